@@ -182,3 +182,31 @@ def test_a_chunk_that_is_too_long_for_the_window_is_noted_on_in_parts() -> None:
     result, (*updates, _) = read(FunctionEngine(refuse, noter()), chunk_tokens=200)
     assert len(updates) > result.chunks and result.answer == "brass, iron, silver"
     assert all(it.source.excerpt in DOCUMENT for it in excerpts_of(result.memory))
+
+
+class Pointer(Noter):
+    """Replies to numbered sentences with the numbers of those that have a key."""
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        if text := section(messages[-1].content, "text"):
+            self.prompts.append(text)
+            seen = [
+                number for number, it in re.findall(r"^\[(\d+)\] (.*)$", text, re.MULTILINE) if "key" in it
+            ]
+            return Completion(" ".join(seen) or "0")
+        return await super().complete(messages, sampling)
+
+
+def test_a_trained_reader_names_sentences_by_their_numbers(tmp_path: Path) -> None:
+    templates = tmp_path / "reader.toml"
+    templates.write_text(
+        'workflow = "notes"\nreplies = "numbered"\nupdate = "{problem}{chunk}{memory}"\n'
+        'note = "<text-{mark}>\\n{chunk}\\n</text-{mark}>\\n{problem} Which numbers, or 0?"\n'
+        'answer = "<document-{mark}>\\n{memory}\\n</document-{mark}>\\n{problem}"\n'
+        'doubt = "<document-{mark}>\\n{memory}\\n</document-{mark}>\\n{problem}"\n'
+    )
+    engine = Pointer()
+    result, _ = read(engine, templates=str(templates))
+    assert engine.prompts[0].startswith("[1] Rain fell on hill 0.\n[2] Sheep")
+    assert result.answer == "brass, iron, silver"
+    assert [it.source.excerpt for it in excerpts_of(result.memory)] == list(FACTS)

@@ -24,9 +24,10 @@ MEMORY = "MEMORY"
 ENOUGH = "ENOUGH"
 NOT_THERE = "not in the document"
 
-Replies = Literal["marked", "unmarked"]
+Replies = Literal["marked", "unmarked", "numbered"]
 """Marked: the first line of a reply to an update is UNCHANGED or MEMORY. Unmarked: the reply is either the
-word UNCHANGED or the memory itself."""
+word UNCHANGED or the memory itself. Numbered, for notes: the sentences of a chunk have numbers, and the
+reply is the numbers of those that help."""
 
 _SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _BRACES = re.compile(rf"{_SLOT.pattern}|[{{}}]")

@@ -81,6 +81,28 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in places), support)
 
 
+def number(chunk: Chunk, span: Span) -> str:
+    """What a span of the document, within a chunk, is shown as with a number before each sentence."""
+    text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
+    heads = [(it.start - span[0], it.head + it.columns) for it in chunk.parts if it.head or it.columns]
+    lines: list[str] = []
+    for at, ((start, end), _) in enumerate(_list(text, paragraphs(text, chunk, span)), 1):
+        while heads and heads[0][0] <= start:
+            lines.append(heads.pop(0)[1].strip())
+        lines.append(f"[{at}] {' '.join(text[start:end].split())}")
+    return "\n".join(lines)
+
+
+def point(reply: str, chunk: Chunk, span: Span) -> Find | None:
+    """The sentences that a reply names by the numbers of `number`; None if it names none."""
+    text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
+    listed = _list(text, paragraphs(text, chunk, span))
+    named = {int(it) - 1 for it in re.findall(r"\d{1,4}", reply)}
+    spans = _join(listed, [it for it in range(len(listed)) if it in named])
+    sources = tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in spans)
+    return Find(sources) if sources else None
+
+
 def count_words(chunk: Chunk, rarity: Rarity) -> None:
     """Count the words of a chunk, by paragraphs."""
     for start, end in between(chunk.text, 0, len(chunk.text), PARAGRAPH_END):
@@ -112,16 +134,25 @@ def paragraphs(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
 
 def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
     """The sentences that have most of the wanted words, in order; neighbours in a group are joined."""
-    found = [(span, group) for group, it in enumerate(groups) for span in sentences(text, *it)]
-    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in found]
+    listed = _list(text, groups)
+    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in listed]
     ranked = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)[:MAX_SENTENCES]
     as_good = [place for place in ranked if weights[place] >= _AS_GOOD * weights[ranked[0]]]
-    chosen = [place for place in {*ranked[:2], *as_good} if weights[place]]
+    return _join(listed, sorted(place for place in {*ranked[:2], *as_good} if weights[place]))
+
+
+def _list(text: str, groups: Iterable[Span]) -> list[tuple[Span, int]]:
+    """The sentences of all groups, each with the number of its group."""
+    return [(span, group) for group, it in enumerate(groups) for span in sentences(text, *it)]
+
+
+def _join(listed: Sequence[tuple[Span, int]], chosen: Iterable[int]) -> list[Span]:
+    """The chosen sentences, in order; neighbours in a group are joined."""
     joined: list[Span] = []
     last = -2
-    for place in sorted(chosen):
-        span, group = found[place]
-        if place == last + 1 and group == found[last][1]:
+    for place in chosen:
+        span, group = listed[place]
+        if place == last + 1 and group == listed[last][1]:
             joined[-1] = (joined[-1][0], span[1])
         else:
             joined.append(span)

@@ -19,7 +19,15 @@ from memagent.prompts import NOTES
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.locating import Find, count_words, coverage, falls_short, locate
+from memagent.reading.locating import (
+    Find,
+    count_words,
+    coverage,
+    falls_short,
+    locate,
+    number,
+    point,
+)
 from memagent.reading.ranking import Rarity
 from memagent.reading.replies import Verdict
 from memagent.reading.workflow import Workflow
@@ -52,7 +60,9 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
     room = min(NOTE_TOKENS, reading.budgets.memory_tokens)
     noting = replace(reading, budgets=replace(reading.budgets, memory_tokens=room))
 
-    def prompt(shown: str, _: str) -> tuple[Message, ...]:
+    def prompt(chunk: Chunk, _: str) -> tuple[Message, ...]:
+        numbered = reading.prompts.replies == "numbered"
+        shown = number(chunk, (chunk.start, chunk.end)) if numbered else chunk.shown
         return reading.prompts.for_note(reading.problem, shown)
 
     async def take(chunk: Chunk) -> _Taken:
@@ -115,7 +125,10 @@ class Kept:
         before, prompts = self.memory, self._reading.prompts
         note = prompts.restore(without_thought(update.completion.text))
         span = update.span or (chunk.start, chunk.end)
-        find = locate(note, self._reading.problem, chunk, span, self.rarity)
+        if prompts.replies == "numbered":
+            find = point(note, chunk, span)
+        else:
+            find = locate(note, self._reading.problem, chunk, span, self.rarity)
         if find and find.text not in {it.text for it in self._finds}:
             self._finds.append(find)
             self._fit()

@@ -109,8 +109,8 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
         wanted = f"{reading.problem}\n{question}"
         places = await best_places(wanted, reading.passes.looked_through(), _MAX_CHUNKS)
 
-    def prompt(shown: str, memory: str) -> tuple[Message, ...]:
-        return reading.prompts.for_again(reading.problem, shown, memory, question)
+    def prompt(chunk: Chunk, memory: str) -> tuple[Message, ...]:
+        return reading.prompts.for_again(reading.problem, chunk.shown, memory, question)
 
     read = partial(reading.update, read_reply=read_gated, ask=prompt)
     return in_turn(reading, reading.passes.again(places), memory, read)

@@ -1,0 +1,303 @@
+"""Lessons for a reader: which sentences of a chunk help with a question, and what the answer is.
+
+    python recipes/reader/lessons.py --sources FOLDER --hotpot hotpot_dev_distractor.jsonl.gz \
+        --novels NOVEL.txt.gz... --out lessons.jsonl.gz
+
+FOLDER holds sets of questions on passages, as JSONL (`context`, `title`, `qas` with `question`, `answers` and, where
+known, `evidence`). Each page is made of a passage and up to three others. Questions are its own and, as often as it
+has them, one or two of other passages that share its words; to those the right reply is that the page does not hold
+the answer. A page becomes one of three lessons: the numbers of the sentences that help, chunk by chunk; the answer
+from the whole page; the answer from some of its sentences. All questions of a page share its prompt's beginning, which
+training computes once.
+
+HotpotQA's first 1,405 questions and those from 5,000 on are never used, nor is any `test` split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import random
+import re
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memagent.documents.chunking import split
+from memagent.documents.opening import text_document
+from memagent.documents.tokens import estimate_tokens
+from memagent.prompts import NOT_THERE, Prompts, load_prompts
+from memagent.reading.locating import number
+from memagent.reading.ranking import telling
+from memagent.reading.sentences import PARAGRAPH_END, between, sentences
+from memagent.reading.workflows.notes import NOTED_TOKENS
+from memagent.tasks import TASKS
+from memagent.tasks.corpora import Corpora
+from memagent.tasks.needle import VARIANTS
+from memagent.tasks.recipe import Recipe
+from memagent.training.imitation.trajectories import write_trajectories
+from memagent.types import Chunk, Completion, Conversation, Message, Trajectory
+
+HERE = Path(__file__).parent
+HOTPOT_ROWS = slice(1405, 5000)
+SQUAD_LIKE = ("squad_v11_train_part", "squadshifts_reddit", "squadshifts_amazon", "qed_natural_questions",
+              "quoref_part", "fairytaleqa")  # fmt: skip
+SHARES = {"passages": 0.72, "hops": 0.2, "needles": 0.08}
+MAX_ASKED, MAX_OTHERS, MAX_ABSENT = 8, 3, 2
+MAX_CHARACTERS, MAX_ANSWER = 2400, 80  # of a page, about 600 tokens; of an answer
+TRIED = 24  # passages whose questions are compared, for one that the page might answer but does not
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, its answer, and where in its passage that stands; no answer if the page lacks it."""
+
+    problem: str
+    answer: str = ""
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text with questions on it."""
+
+    title: str
+    text: str
+    asked: tuple[Asked, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A document of several passages, with questions whose spans are in the document."""
+
+    text: str
+    asked: tuple[Asked, ...]
+
+
+def load_passages(folder: Path) -> list[list[Passage]]:
+    """The passages of each set, those of `test` splits left out."""
+    sys.path.insert(0, str(folder))
+    from detok import detok
+
+    sets: list[list[Passage]] = []
+    for name in SQUAD_LIKE:
+        passages = []
+        with gzip.open(folder / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+            for row in map(json.loads, file):
+                if row.get("split") in ("test", "val") or any(it.get("split") == "dev" for it in row["qas"]):
+                    continue
+                clean = detok if name == "qed_natural_questions" else str
+                text = clean(row["context"]).strip()
+                asked = [it for qa in row["qas"] if (it := _ask(qa, text, clean))]
+                if asked and len(text) <= MAX_CHARACTERS:
+                    passages.append(Passage(row["title"] or "", text, tuple(asked)))
+        sets.append(passages)
+    return sets
+
+
+def _ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
+    """A question whose shortest answer stands in the text, in the sentence that shares most words with it."""
+    problem = clean(qa["question"]).strip()
+    answers = sorted({clean(it).strip(" .,;") for it in qa["answers"]}, key=len)
+    for answer in answers:
+        if not 0 < len(answer) <= MAX_ANSWER:
+            continue
+        places = [it.span() for it in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text)]
+        if not places:
+            continue
+        evidence = clean(qa.get("evidence", ""))
+        at = text.find(evidence) if evidence else -1
+        if at >= 0:
+            return Asked(problem, answer, ((at, at + len(evidence)),))
+        wanted = telling(problem)
+
+        def shared(place: Span, wanted: frozenset[str] = wanted) -> int:
+            return next((len(wanted & telling(text[a:b])) for a, b in sentences_of(text) if a <= place[0] < b), 0)
+
+        return Asked(problem, answer, (max(places, key=shared),))
+    return None
+
+
+def sentences_of(text: str) -> list[Span]:
+    """The sentences of a text, as notes count them."""
+    return [it for group in between(text, 0, len(text), PARAGRAPH_END) for it in sentences(text, *group)]
+
+
+def pages_of_passages(sets: Sequence[Sequence[Passage]], source: random.Random) -> Iterator[Page]:
+    """Pages of a passage of any set and others of the same set, of the same title where there are such."""
+    titles = [defaultdict(list) for _ in sets]  # type: list[defaultdict[str, list[Passage]]]
+    for of, passages in zip(titles, sets, strict=True):
+        for it in passages:
+            of[it.title].append(it)
+    sizes = [len(passages) for passages in sets]
+    while True:
+        (index,) = source.choices(range(len(sets)), sizes)
+        passage = source.choice(sets[index])
+        near = titles[index][passage.title]
+        pool = near if passage.title and len(near) > MAX_OTHERS else sets[index]
+        others = [it for it in source.sample(pool, min(MAX_OTHERS, len(pool))) if it is not passage]
+        yield _page(passage, others[: source.choice((0, 1, 2, 2, 3, 3))], pool, source)
+
+
+def _page(
+    passage: Passage, others: Sequence[Passage], pool: Sequence[Passage], source: random.Random
+) -> Page:
+    own = [passage, *others]
+    while sum(len(it.text) for it in own) > MAX_CHARACTERS and len(own) > 1:
+        own.pop()
+    source.shuffle(own)
+    asked, texts, begins = list[Asked](), list[str](), 0
+    for it in own:
+        asked += [_move(one, begins) for one in it.asked]
+        texts.append(it.text)
+        begins += len(it.text) + 2
+    text = "\n\n".join(texts)
+    kept = source.sample(asked, min(MAX_ASKED, len(asked)))
+    candidates = [
+        one
+        for it in source.sample(pool, min(TRIED, len(pool)))
+        if it not in own
+        for one in it.asked
+        if one.answer.lower() not in text.lower()
+    ]
+    words = telling(text)
+    candidates.sort(key=lambda it: len(words & telling(it.problem)) / (len(telling(it.problem)) or 1))
+    absent = candidates[::-1][: source.choice((0, 1, 1, MAX_ABSENT))]
+    return Page(text, (*kept, *(Asked(it.problem) for it in absent)))
+
+
+def _move(asked: Asked, by: int) -> Asked:
+    return Asked(asked.problem, asked.answer, tuple((a + by, b + by) for a, b in asked.spans))
+
+
+def pages_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iterator[Page]:
+    """HotpotQA's questions on what they need and up to three other paragraphs; one in four lacks some of it."""
+    while True:
+        row = source.choice(rows)
+        needed = defaultdict(set)  # type: defaultdict[str, set[int]]
+        for title, sentence in row["supporting_facts"]:
+            needed[title].add(sentence)
+        lacks = source.random() < 0.25
+        own = [it for it in row["context"] if it[0] in needed]
+        if lacks:
+            own = own[:-1] if source.random() < 0.5 else own[1:]
+        rest = [it for it in row["context"] if it[0] not in needed]
+        own += source.sample(rest, min(len(rest), source.randint(1, MAX_OTHERS)))
+        source.shuffle(own)
+        text, spans = "", list[Span]()
+        for title, lines in own:
+            text += f"\n\n{title}\n" if text else f"{title}\n"
+            for index, line in enumerate(lines):
+                spans += [(len(text), len(text) + len(line))] if index in needed.get(title, ()) else []
+                text += line
+            text = text.rstrip()
+        answer = row["answer"]
+        if len(text) > MAX_CHARACTERS * 1.5 or len(answer) > MAX_ANSWER:
+            continue
+        if lacks and answer in text and answer not in ("yes", "no"):
+            continue
+        yield Page(text, (Asked(row["question"], "" if lacks else answer, tuple(spans)),))
+
+
+def pages_of_needles(novels: Sequence[Path], source: random.Random) -> Iterator[Page]:
+    """RULER's needles in a few sentences of novels, noise or other needles; one in five is not there."""
+    recipes = [
+        Recipe(length_tokens=tokens, seed=source.randrange(10**6), absent=0.2,
+               corpora=Corpora((("essays", novel),)))
+        for novel in novels
+        for tokens in (450, 700)
+    ]  # fmt: skip
+    for index in range(10**9):
+        name, recipe = source.choice(list(VARIANTS)), source.choice(recipes)
+        example = TASKS[name].make(recipe, index)
+        spans = [(at, at + len(it)) for it in example.evidence if (at := example.document.find(it)) >= 0]
+        answer = ", ".join(example.answers) if spans else ""
+        yield Page(example.document, (Asked(example.problem, answer, tuple(spans)),))
+
+
+def lessons(page: Page, kind: str, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
+    """The conversations of a lesson on a page: `numbers`, `whole` or `some`."""
+    document = text_document(page.text, is_example=True)
+    prompts = prompts.for_document(document.mark, asks=False)
+    if kind == "numbers":
+        for chunk in split(document, NOTED_TOKENS, estimate_tokens):
+            yield from _numbers(page, chunk, prompts, source)
+    elif kind == "whole":
+        for it in page.asked:
+            yield _lesson(prompts.for_answer(it.problem, page.text), it.answer or NOT_THERE)
+    else:
+        shown, spans = _some(page, source)
+        for it in page.asked:
+            held = it.answer and all(any(a < d and c < b for c, d in spans) for a, b in it.spans)
+            if held or not (it.answer and it.answer in shown):
+                yield _lesson(prompts.for_answer(it.problem, shown), it.answer if held else NOT_THERE)
+
+
+def _numbers(page: Page, chunk: Chunk, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
+    span = chunk.start, chunk.end
+    shown = number(chunk, span)
+    places = [(chunk.start + a, chunk.start + b) for a, b in sentences_of(chunk.text)]
+    misses = source.choice((0, 1, 2))
+    for it in page.asked:
+        helps = [at for at, (a, b) in enumerate(places, 1) if any(a < d and c < b for c, d in it.spans)]
+        if helps or misses:
+            misses -= not helps
+            yield _lesson(prompts.for_note(it.problem, shown), " ".join(map(str, helps)) or "0")
+
+
+def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
+    """Some of the sentences of a page as notes show them, and their places."""
+    every = sentences_of(page.text)
+    wanted = [it for one in page.asked for it in one.spans if source.random() < 0.8]
+    chosen = {at for at, (a, b) in enumerate(every) if any(a < d and c < b for c, d in wanted)}
+    spare = [at for at in range(len(every)) if at not in chosen]
+    chosen |= set(source.sample(spare, min(len(spare), source.randint(2, 5))))
+    spans = [every[at] for at in sorted(chosen)]
+    return "\n".join(f"- {' '.join(page.text[a:b].split())}" for a, b in spans), spans
+
+
+def _lesson(messages: tuple[Message, ...], reply: str) -> Conversation:
+    return Conversation("answer", None, messages, Completion(reply), "")
+
+
+async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> AsyncIterator[Trajectory]:
+    """So many pages' lessons."""
+    source, prompts = random.Random(seed), load_prompts(HERE / "prompts.toml")
+    for index in range(count):
+        (of,) = source.choices(list(SHARES), list(SHARES.values()))
+        kind = source.choice(("numbers", "whole", "some"))
+        made = tuple(lessons(next(pages[of]), kind, prompts, source))
+        if made:
+            yield Trajectory(f"{of}-{kind}-{index}", made, "", reward=1.0)
+
+
+def main() -> None:
+    """Write the lessons."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sources", type=Path, required=True)
+    parser.add_argument("--hotpot", type=Path, required=True)
+    parser.add_argument("--novels", type=Path, nargs="+", required=True, help="texts to hide needles in")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=20_000, help="pages (20,000)")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    with gzip.open(asked.hotpot, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file][HOTPOT_ROWS]
+    source = random.Random(f"pages/{asked.seed}")
+    pages = {
+        "passages": pages_of_passages(load_passages(asked.sources), source),
+        "hops": pages_of_hops(rows, source),
+        "needles": pages_of_needles(asked.novels, source),
+    }
+    print(asyncio.run(write_trajectories(asked.out, write(pages, asked.count, asked.seed))), "pages")
+
+
+if __name__ == "__main__":
+    main()
