@@ -23,9 +23,10 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -219,8 +220,14 @@ def _score(task: str, text: str, answers: tuple[str, ...]) -> float:
 
 
 async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequence[Example]) -> list[Row]:
-    """Read with one of our workflows: the questions on one document together, as `memagent ask` does."""
+    """Read with one of our workflows: the questions on one document together, as `memagent ask` does.
+
+    If the model was trained with templates of its own, all workflows use them.
+    """
     settings = ReadSettings(answer_tokens=ANSWER_TOKENS, **(reader.settings or {}))
+    trained = engine.model.trained
+    if trained.templates and settings.workflow != trained.workflow:
+        settings = settings.changed(templates=str(_templates_file(trained.templates)))
     rows: list[Row] = []
     for text, group in groupby(examples, key=lambda it: it.document):
         asked = list(group)
@@ -242,6 +249,18 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
             )  # fmt: skip
             rows.append(row)
     return rows
+
+
+@cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def _templates_file(templates: Mapping[str, Any]) -> Path:
+    """Templates in a file, for a workflow that they were not trained for."""
+    file = Path(_temporary().name) / "templates.toml"
+    file.write_text("\n".join(f"{name} = {json.dumps(it)}" for name, it in templates.items()), "utf-8")
+    return file
 
 
 async def _finish(read: Read, seat: Seat) -> str:
@@ -278,9 +297,13 @@ def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[tuple[Engine, Callable[[], str]]]:
+async def opened(path: Path, adapter: Path | None) -> AsyncIterator[tuple[Engine, Callable[[], str]]]:
     """A model: our engine for it, and what starts llama.cpp's server for others and returns its address."""
-    engine = await open_llamacpp(EngineSettings(model=str(path), window_tokens=WINDOW_TOKENS))
+    engine = await open_llamacpp(
+        EngineSettings(
+            model=str(path), adapter=str(adapter) if adapter else None, window_tokens=WINDOW_TOKENS
+        )
+    )
     servers: list[Any] = []
 
     def serve() -> str:
@@ -307,32 +330,33 @@ async def run(args: argparse.Namespace) -> None:
     processes: dict[tuple[str, str], Process] = {}
     with args.out.open("a", encoding="utf-8") as file:
         for path in args.models:
-            async with opened(path) as (engine, serve):
+            model = f"{path.stem} with {args.adapter.stem}" if args.adapter else path.stem
+            async with opened(path, args.adapter) as (engine, serve):
                 for start in range(0, args.limit, _BATCH):
                     for task, every in groupby(examples, key=lambda it: family(it.task)):
                         some = list(every)[start : min(start + _BATCH, args.limit)]
                         for reader in readers:
                             left = [
                                 it for it in some
-                                if reader.can_read(it) and (path.stem, reader.name, it.id) not in done
+                                if reader.can_read(it) and (model, reader.name, it.id) not in done
                             ]  # fmt: skip
                             if not left:
                                 continue
                             if reader.settings is not None:
-                                rows = await read_ours(engine, path.stem, reader, left)
+                                rows = await read_ours(engine, model, reader, left)
                             else:
-                                key = reader.name, path.stem
+                                key = reader.name, model
                                 if key not in processes:
                                     name, setting, where = reader.peer
                                     script = Path(peers.__file__)
                                     python = environment(where)
                                     processes[key] = Process(python, script, name, serve(), setting)
-                                rows = list(read_theirs(processes[key], path.stem, reader, left))
+                                rows = list(read_theirs(processes[key], model, reader, left))
                             for row in rows:
                                 print(json.dumps(asdict(row), ensure_ascii=False), file=file, flush=True)
                             right, seconds = sum(it.score for it in rows), sum(it.seconds for it in rows)
                             told = f"{right:.1f} of {len(rows)} right, {seconds:.0f} s"
-                            print(f"{path.stem}, {task}, {reader.name}: {told}", file=sys.stderr)
+                            print(f"{model}, {task}, {reader.name}: {told}", file=sys.stderr)
     for process in processes.values():
         process.close()
 
@@ -364,6 +388,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", type=Path, required=True, metavar="GGUF")
+    parser.add_argument("--adapter", type=Path, help="a LoRA for them; for our own readers only")
     parser.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
     parser.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
     parser.add_argument("--essays", type=Path, help="RULER's essays; a sample stands in")

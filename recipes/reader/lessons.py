@@ -1,16 +1,17 @@
 """Lessons for a reader: which sentences of a chunk help with a question, and what the answer is.
 
-    python recipes/reader/lessons.py --sources FOLDER --hotpot hotpot_dev_distractor.jsonl.gz \
-        --novels NOVEL.txt.gz... --out lessons.jsonl.gz
+    python recipes/reader/lessons.py --sources FOLDER --hotpot hotpot_dev_distractor.jsonl.gz
+        --novels NOVEL.txt.gz... --out recipes/reader/data/lessons.jsonl.gz
 
-FOLDER holds sets of questions on passages, as JSONL (`context`, `title`, `qas` with `question`, `answers` and, where
-known, `evidence`). Each page is made of a passage and up to three others. Questions are its own and, as often as it
-has them, one or two of other passages that share its words; to those the right reply is that the page does not hold
-the answer. A page becomes one of three lessons: the numbers of the sentences that help, chunk by chunk; the answer
-from the whole page; the answer from some of its sentences. All questions of a page share its prompt's beginning, which
+FOLDER holds sets of questions on passages, as JSONL (`context`, `title`, `qas` of `question`, `answers` and,
+where known, `evidence`). A page is a passage and up to three others. It is asked its own questions and up to
+two of other passages that share its words: the right reply to those is that it does not hold the answer. It
+becomes one of three lessons: the numbers of the sentences that help, chunk by chunk; the answer from all of
+it; the answer from some of its sentences. All questions of a page share the beginning of its prompt, which
 training computes once.
 
-HotpotQA's first 1,405 questions and those from 5,000 on are never used, nor is any `test` split.
+HotpotQA's first 1,405 questions and those from 5,000 on are never used, nor is any split for validation or
+tests.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,13 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import NOT_THERE, Prompts, load_prompts
 from memagent.reading.locating import number
 from memagent.reading.ranking import telling
-from memagent.reading.sentences import PARAGRAPH_END, between, sentences
+from memagent.reading.sources import PARAGRAPH_END, between, sentences
 from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import Recipe
-from memagent.training.imitation.trajectories import write_trajectories
+from memagent.training.data import write_trajectories
 from memagent.types import Chunk, Completion, Conversation, Message, Trajectory
 
 HERE = Path(__file__).parent
@@ -116,13 +118,14 @@ def _ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
         at = text.find(evidence) if evidence else -1
         if at >= 0:
             return Asked(problem, answer, ((at, at + len(evidence)),))
-        wanted = telling(problem)
-
-        def shared(place: Span, wanted: frozenset[str] = wanted) -> int:
-            return next((len(wanted & telling(text[a:b])) for a, b in sentences_of(text) if a <= place[0] < b), 0)
-
-        return Asked(problem, answer, (max(places, key=shared),))
+        return Asked(problem, answer, (max(places, key=partial(_shared, problem, text)),))
     return None
+
+
+def _shared(problem: str, text: str, place: Span) -> int:
+    """How many telling words of a problem the sentence at a place has."""
+    around = (text[a:b] for a, b in sentences_of(text) if a <= place[0] < b)
+    return len(telling(problem) & telling(next(around, "")))
 
 
 def sentences_of(text: str) -> list[Span]:
@@ -178,7 +181,7 @@ def _move(asked: Asked, by: int) -> Asked:
 
 
 def pages_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iterator[Page]:
-    """HotpotQA's questions on what they need and up to three other paragraphs; one in four lacks some of it."""
+    """HotpotQA's questions on what they need and up to three other paragraphs; one in four lacks some."""
     while True:
         row = source.choice(rows)
         needed = defaultdict(set)  # type: defaultdict[str, set[int]]

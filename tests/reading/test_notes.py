@@ -184,17 +184,10 @@ def test_a_chunk_that_is_too_long_for_the_window_is_noted_on_in_parts() -> None:
     assert all(it.source.excerpt in DOCUMENT for it in excerpts_of(result.memory))
 
 
-class Pointer(Noter):
+def point(prompt: str) -> str | None:
     """Replies to numbered sentences with the numbers of those that have a key."""
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        if text := section(messages[-1].content, "text"):
-            self.prompts.append(text)
-            seen = [
-                number for number, it in re.findall(r"^\[(\d+)\] (.*)$", text, re.MULTILINE) if "key" in it
-            ]
-            return Completion(" ".join(seen) or "0")
-        return await super().complete(messages, sampling)
+    numbered = re.findall(r"^\[(\d+)\] (.*)$", section(prompt, "text"), re.MULTILINE)
+    return (" ".join(number for number, it in numbered if "key" in it) or "0") if numbered else None
 
 
 def test_a_trained_reader_names_sentences_by_their_numbers(tmp_path: Path) -> None:
@@ -205,8 +198,8 @@ def test_a_trained_reader_names_sentences_by_their_numbers(tmp_path: Path) -> No
         'answer = "<document-{mark}>\\n{memory}\\n</document-{mark}>\\n{problem}"\n'
         'doubt = "<document-{mark}>\\n{memory}\\n</document-{mark}>\\n{problem}"\n'
     )
-    engine = Pointer()
+    engine = FunctionEngine(point, behind=noter())
     result, _ = read(engine, templates=str(templates))
-    assert engine.prompts[0].startswith("[1] Rain fell on hill 0.\n[2] Sheep")
+    assert "[1] Rain fell on hill 0.\n[2] Sheep" in engine.prompts[0]
     assert result.answer == "brass, iron, silver"
     assert [it.source.excerpt for it in excerpts_of(result.memory)] == list(FACTS)

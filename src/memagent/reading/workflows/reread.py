@@ -33,7 +33,7 @@ from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
 from memagent.reading.workflow import Workflow, in_turn
 from memagent.settings import Options, Positive
-from memagent.types import Conversation, Message
+from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
     update=UPDATE,
