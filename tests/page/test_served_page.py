@@ -108,6 +108,7 @@ def test_another_question_reads_the_same_document_in_the_same_way(
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_have_text("What did the goose hold?")
     assert page.url == first
+    page.wait_for_load_state("networkidle")  # or the server would stop while the page still asks it
 
 
 def test_a_picture_is_refused_without_an_answer_and_a_chart(
