@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,11 @@ from memagent.reading.sources import PARAGRAPH_END, between, sentences
 from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
+from memagent.tasks.files import write_examples
 from memagent.tasks.needle import VARIANTS
-from memagent.tasks.recipe import Recipe
+from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.training.data import write_trajectories
-from memagent.types import Chunk, Completion, Conversation, Message, Trajectory
+from memagent.types import Chunk, Completion, Conversation, Example, Message, Trajectory
 
 HERE = Path(__file__).parent
 HOTPOT_ROWS = slice(1405, 5000)
@@ -52,6 +54,7 @@ SQUAD_LIKE = ("squad_v11_train_part", "squadshifts_reddit", "squadshifts_amazon"
 SHARES = {"passages": 0.72, "hops": 0.2, "needles": 0.08}
 MAX_ASKED, MAX_OTHERS, MAX_ABSENT = 8, 3, 2
 MAX_CHARACTERS, MAX_ANSWER = 2400, 80  # of a page, about 600 tokens; of an answer
+EXAMPLES = 2000
 TRIED = 24  # passages whose questions are compared, for one that the page might answer but does not
 
 Span = tuple[int, int]
@@ -270,6 +273,31 @@ def _lesson(messages: tuple[Message, ...], reply: str) -> Conversation:
     return Conversation("answer", None, messages, Completion(reply), "")
 
 
+def examples(
+    sets: Sequence[Sequence[Passage]], rows: Sequence[dict[str, Any]], source: random.Random
+) -> Iterator[Example]:
+    """Documents of four to eight chunks for reinforcement; one in five lacks the answer."""
+    for index in range(10**9):
+        lacks = index % 5 == 4
+        if index % 2:
+            row = source.choice(rows)
+            needed = {title for title, _ in row["supporting_facts"]} if lacks else set()
+            texts = [f"{title}\n{''.join(lines)}" for title, lines in row["context"] if title not in needed]
+            problem, answers = row["question"], [row["answer"]]
+        else:
+            (passages,) = source.choices(sets, [len(it) for it in sets])
+            own, *others = source.sample(passages, source.randint(8, 14))
+            it = source.choice(own.asked)
+            texts = [it.text for it in (others if lacks else [own, *others])]
+            problem, answers = it.problem, [it.answer]
+        source.shuffle(texts)
+        document = "\n\n".join(texts)
+        if lacks and answers[0] in document:
+            continue
+        gold = ABSENT_ANSWERS if lacks else tuple(answers)
+        yield Example(f"example-{index}", "reader", problem, document, gold, estimate_tokens(document))
+
+
 async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> AsyncIterator[Trajectory]:
     """So many pages' lessons."""
     source, prompts = random.Random(seed), load_prompts(HERE / "prompts.toml")
@@ -288,18 +316,22 @@ def main() -> None:
     parser.add_argument("--hotpot", type=Path, required=True)
     parser.add_argument("--novels", type=Path, nargs="+", required=True, help="texts to hide needles in")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--examples", type=Path, help="a file for documents to reinforce on, if wanted")
     parser.add_argument("--count", type=int, default=20_000, help="pages (20,000)")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     with gzip.open(asked.hotpot, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file][HOTPOT_ROWS]
-    source = random.Random(f"pages/{asked.seed}")
+    sets, source = load_passages(asked.sources), random.Random(f"pages/{asked.seed}")
     pages = {
-        "passages": pages_of_passages(load_passages(asked.sources), source),
+        "passages": pages_of_passages(sets, source),
         "hops": pages_of_hops(rows, source),
         "needles": pages_of_needles(asked.novels, source),
     }
     print(asyncio.run(write_trajectories(asked.out, write(pages, asked.count, asked.seed))), "pages")
+    if asked.examples:
+        every = examples(sets, rows, random.Random(f"examples/{asked.seed}"))
+        print(write_examples(asked.examples, islice(every, EXAMPLES)), "examples")
 
 
 if __name__ == "__main__":
