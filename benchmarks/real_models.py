@@ -222,7 +222,8 @@ def _score(task: str, text: str, answers: tuple[str, ...]) -> float:
 async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequence[Example]) -> list[Row]:
     """Read with one of our workflows: the questions on one document together, as `memagent ask` does.
 
-    If the model was trained with templates of its own, all workflows use them.
+    If an adapter brings templates, `notes` uses them as the workflow that they are for does; `full` and `rag`
+    take no templates and ask in their own words.
     """
     settings = ReadSettings(answer_tokens=ANSWER_TOKENS, **(reader.settings or {}))
     trained = engine.model.trained

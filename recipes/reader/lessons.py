@@ -35,7 +35,7 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import NOT_THERE, Prompts, load_prompts
-from memagent.reading.locating import number
+from memagent.reading.locating import list_sentences, number
 from memagent.reading.ranking import telling
 from memagent.reading.sources import PARAGRAPH_END, between, sentences
 from memagent.reading.workflows.notes import NOTED_TOKENS
@@ -54,7 +54,7 @@ SQUAD_LIKE = ("squad_v11_train_part", "squadshifts_reddit", "squadshifts_amazon"
 SHARES = {"passages": 0.72, "hops": 0.2, "needles": 0.08}
 MAX_ASKED, MAX_OTHERS, MAX_ABSENT = 8, 3, 2
 MAX_CHARACTERS, MAX_ANSWER = 2400, 80  # of a page, about 600 tokens; of an answer
-EXAMPLES = 2000
+EXAMPLES, MIN_CHUNKS, MAX_CHUNKS = 2000, 4, 8  # documents to reinforce on
 TRIED = 24  # passages whose questions are compared, for one that the page might answer but does not
 
 Span = tuple[int, int]
@@ -110,7 +110,7 @@ def load_passages(folder: Path) -> list[list[Passage]]:
 def _ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
     """A question whose shortest answer stands in the text, in the sentence that shares most words with it."""
     problem = clean(qa["question"]).strip()
-    answers = sorted({clean(it).strip(" .,;") for it in qa["answers"]}, key=len)
+    answers = sorted((clean(it).strip(" .,;") for it in qa["answers"]), key=len)
     for answer in answers:
         if not 0 < len(answer) <= MAX_ANSWER:
             continue
@@ -248,8 +248,7 @@ def lessons(page: Page, kind: str, prompts: Prompts, source: random.Random) -> I
 
 def _numbers(page: Page, chunk: Chunk, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
     span = chunk.start, chunk.end
-    shown = number(chunk, span)
-    places = [(chunk.start + a, chunk.start + b) for a, b in sentences_of(chunk.text)]
+    shown, places = number(chunk, span), [place for place, _ in list_sentences(chunk, span)]
     misses = source.choice((0, 1, 2))
     for it in page.asked:
         helps = [at for at, (a, b) in enumerate(places, 1) if any(a < d and c < b for c, d in it.spans)]
@@ -292,10 +291,11 @@ def examples(
             problem, answers = it.problem, [it.answer]
         source.shuffle(texts)
         document = "\n\n".join(texts)
-        if lacks and answers[0] in document:
+        tokens = estimate_tokens(document)
+        if not MIN_CHUNKS <= tokens / NOTED_TOKENS <= MAX_CHUNKS or (lacks and answers[0] in document):
             continue
         gold = ABSENT_ANSWERS if lacks else tuple(answers)
-        yield Example(f"example-{index}", "reader", problem, document, gold, estimate_tokens(document))
+        yield Example(f"example-{index}", "reader", problem, document, gold, tokens)
 
 
 async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> AsyncIterator[Trajectory]:

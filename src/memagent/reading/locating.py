@@ -83,23 +83,29 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
 
 def number(chunk: Chunk, span: Span) -> str:
     """What a span of the document, within a chunk, is shown as with a number before each sentence."""
-    text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
-    heads = [(it.start - span[0], it.head + it.columns) for it in chunk.parts if it.head or it.columns]
+    heads = [(it.start, it.head + it.columns) for it in chunk.parts if it.head or it.columns]
     lines: list[str] = []
-    for at, ((start, end), _) in enumerate(_list(text, paragraphs(text, chunk, span)), 1):
+    for at, ((start, end), _) in enumerate(list_sentences(chunk, span), 1):
         while heads and heads[0][0] <= start:
             lines.append(heads.pop(0)[1].strip())
-        lines.append(f"[{at}] {' '.join(text[start:end].split())}")
+        text = chunk.text[start - chunk.start : end - chunk.start]
+        lines.append(f"[{at}] {' '.join(text.split())}")
     return "\n".join(lines)
+
+
+def list_sentences(chunk: Chunk, span: Span) -> list[tuple[Span, int]]:
+    """The sentences of a span of the document, within a chunk: where each is, and its paragraph's number."""
+    text, begins = chunk.text[span[0] - chunk.start : span[1] - chunk.start], span[0]
+    listed = _list(text, paragraphs(text, chunk, span))
+    return [((begins + start, begins + end), group) for (start, end), group in listed]
 
 
 def point(reply: str, chunk: Chunk, span: Span) -> Find | None:
     """The sentences that a reply names by the numbers of `number`; None if it names none."""
-    text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
-    listed = _list(text, paragraphs(text, chunk, span))
+    listed = list_sentences(chunk, span)
     named = {int(it) - 1 for it in re.findall(r"\d{1,4}", reply)}
     spans = _join(listed, [it for it in range(len(listed)) if it in named])
-    sources = tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in spans)
+    sources = tuple(source_at(chunk, *it) for it in spans)
     return Find(sources) if sources else None
 
 
