@@ -23,10 +23,9 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -220,15 +219,8 @@ def _score(task: str, text: str, answers: tuple[str, ...]) -> float:
 
 
 async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequence[Example]) -> list[Row]:
-    """Read with one of our workflows: the questions on one document together, as `memagent ask` does.
-
-    If an adapter brings templates, `notes` uses them as the workflow that they are for does; `full` and `rag`
-    take no templates and ask in their own words.
-    """
+    """Read with one of our workflows: the questions on one document together, as `memagent ask` does."""
     settings = ReadSettings(answer_tokens=ANSWER_TOKENS, **(reader.settings or {}))
-    trained = engine.model.trained
-    if trained.templates and settings.workflow != trained.workflow:
-        settings = settings.changed(templates=str(_templates_file(trained.templates)))
     rows: list[Row] = []
     for text, group in groupby(examples, key=lambda it: it.document):
         asked = list(group)
@@ -250,18 +242,6 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
             )  # fmt: skip
             rows.append(row)
     return rows
-
-
-@cache
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory()
-
-
-def _templates_file(templates: Mapping[str, Any]) -> Path:
-    """Templates in a file, for a workflow that they were not trained for."""
-    file = Path(_temporary().name) / "templates.toml"
-    file.write_text("\n".join(f"{name} = {json.dumps(it)}" for name, it in templates.items()), "utf-8")
-    return file
 
 
 async def _finish(read: Read, seat: Seat) -> str:

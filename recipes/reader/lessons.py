@@ -1,14 +1,13 @@
-"""Lessons for a reader: which sentences of a chunk help with a question, and what the answer is.
+"""Lessons for a reader: what a text says in answer to a question, if it says anything.
 
     python recipes/reader/lessons.py --sources FOLDER --hotpot hotpot_dev_distractor.jsonl.gz
         --novels NOVEL.txt.gz... --out recipes/reader/data/lessons.jsonl.gz
 
 FOLDER holds sets of questions on passages, as JSONL (`context`, `title`, `qas` of `question`, `answers` and,
 where known, `evidence`). A page is a passage and up to three others. It is asked its own questions and up to
-two of other passages that share its words: the right reply to those is that it does not hold the answer. It
-becomes one of three lessons: the numbers of the sentences that help, chunk by chunk; the answer from all of
-it; the answer from some of its sentences. All questions of a page share the beginning of its prompt, which
-training computes once.
+three of other passages that share its words: the right reply to those is that it does not hold the answer. It
+is shown as a whole, as a chunk is, or as some of its sentences, as finds are. All questions of a page share
+the beginning of its prompt, which training computes once.
 
 HotpotQA's first 1,405 questions and those from 5,000 on are never used, nor is any split for validation or
 tests.
@@ -31,11 +30,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from memagent.documents.chunking import split
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import NOT_THERE, Prompts, load_prompts
-from memagent.reading.locating import list_sentences, number
 from memagent.reading.ranking import telling
 from memagent.reading.sources import PARAGRAPH_END, between, sentences
 from memagent.reading.workflows.notes import NOTED_TOKENS
@@ -45,14 +42,14 @@ from memagent.tasks.files import write_examples
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.training.data import write_trajectories
-from memagent.types import Chunk, Completion, Conversation, Example, Message, Trajectory
+from memagent.types import Completion, Conversation, Example, Message, Trajectory
 
 HERE = Path(__file__).parent
 HOTPOT_ROWS = slice(1405, 5000)
 SQUAD_LIKE = ("squad_v11_train_part", "squadshifts_reddit", "squadshifts_amazon", "qed_natural_questions",
               "quoref_part", "fairytaleqa")  # fmt: skip
-SHARES = {"passages": 0.72, "hops": 0.2, "needles": 0.08}
-MAX_ASKED, MAX_OTHERS, MAX_ABSENT = 8, 3, 2
+SHARES = {"passages": 0.75, "hops": 0.17, "needles": 0.08}
+MAX_ASKED, MAX_OTHERS, MAX_ABSENT = 7, 3, 3
 MAX_CHARACTERS, MAX_ANSWER = 2400, 80  # of a page, about 600 tokens; of an answer
 EXAMPLES, MIN_CHUNKS, MAX_CHUNKS = 2000, 4, 8  # documents to reinforce on
 TRIED = 24  # passages whose questions are compared, for one that the page might answer but does not
@@ -175,7 +172,7 @@ def _page(
     ]
     words = telling(text)
     candidates.sort(key=lambda it: len(words & telling(it.problem)) / (len(telling(it.problem)) or 1))
-    absent = candidates[::-1][: source.choice((0, 1, 1, MAX_ABSENT))]
+    absent = candidates[::-1][: source.choice((1, 2, MAX_ABSENT))]
     return Page(text, (*kept, *(Asked(it.problem) for it in absent)))
 
 
@@ -229,32 +226,13 @@ def pages_of_needles(novels: Sequence[Path], source: random.Random) -> Iterator[
 
 
 def lessons(page: Page, kind: str, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
-    """The conversations of a lesson on a page: `numbers`, `whole` or `some`."""
-    document = text_document(page.text, is_example=True)
-    prompts = prompts.for_document(document.mark, asks=False)
-    if kind == "numbers":
-        for chunk in split(document, NOTED_TOKENS, estimate_tokens):
-            yield from _numbers(page, chunk, prompts, source)
-    elif kind == "whole":
-        for it in page.asked:
-            yield _lesson(prompts.for_answer(it.problem, page.text), it.answer or NOT_THERE)
-    else:
-        shown, spans = _some(page, source)
-        for it in page.asked:
-            held = it.answer and all(any(a < d and c < b for c, d in spans) for a, b in it.spans)
-            if held or not (it.answer and it.answer in shown):
-                yield _lesson(prompts.for_answer(it.problem, shown), it.answer if held else NOT_THERE)
-
-
-def _numbers(page: Page, chunk: Chunk, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
-    span = chunk.start, chunk.end
-    shown, places = number(chunk, span), [place for place, _ in list_sentences(chunk, span)]
-    misses = source.choice((0, 1, 2))
+    """The conversations of a lesson on a page: the answers from the `whole` of it, or from `some`."""
+    prompts = prompts.for_document(text_document(page.text, is_example=True).mark, asks=False)
+    shown, spans = (page.text, [(0, len(page.text))]) if kind == "whole" else _some(page, source)
     for it in page.asked:
-        helps = [at for at, (a, b) in enumerate(places, 1) if any(a < d and c < b for c, d in it.spans)]
-        if helps or misses:
-            misses -= not helps
-            yield _lesson(prompts.for_note(it.problem, shown), " ".join(map(str, helps)) or "0")
+        held = it.answer and all(any(a < d and c < b for c, d in spans) for a, b in it.spans)
+        if held or not (it.answer and it.answer in shown):
+            yield _lesson(prompts.for_answer(it.problem, shown), it.answer if held else NOT_THERE)
 
 
 def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
@@ -303,7 +281,7 @@ async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> Asyn
     source, prompts = random.Random(seed), load_prompts(HERE / "prompts.toml")
     for index in range(count):
         (of,) = source.choices(list(SHARES), list(SHARES.values()))
-        kind = source.choice(("numbers", "whole", "some"))
+        kind = source.choice(("whole", "whole", "some"))
         made = tuple(lessons(next(pages[of]), kind, prompts, source))
         if made:
             yield Trajectory(f"{of}-{kind}-{index}", made, "", reward=1.0)

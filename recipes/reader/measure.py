@@ -1,9 +1,9 @@
-"""Does a reader name the right sentence of a paragraph, and say so if there is none?
+"""Does a reader answer questions on a paragraph, and say so if the paragraph has no answer?
 
     python recipes/reader/measure.py --model MODEL.gguf --adapter reader.gguf --squad squad_v2_dev.jsonl.gz
 
-SQuAD 2.0's dev set is not trained on. Beside the reader stands the sentence that shares most words with the
-question, weighed by how rare they are in the paragraph.
+SQuAD 2.0's dev set is not trained on. Without --adapter, the model is asked in the words of the default
+workflow for a document that may not hold the answer.
 """
 
 from __future__ import annotations
@@ -15,60 +15,37 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lessons import sentences_of
-
 from memagent import EngineSettings, open_engine, text_document
-from memagent.documents.chunking import split
-from memagent.documents.tokens import estimate_tokens
-from memagent.prompts import load_prompts
-from memagent.reading.locating import number, point
-from memagent.reading.ranking import Rarity, stems, telling
-from memagent.tasks.scoring import confidence_interval
+from memagent.prompts import AUTO, load_prompts
+from memagent.reading.replies import is_declined
+from memagent.tasks.scoring import confidence_interval, f1, substring_match
 from memagent.types import Engine, Sampling
 
 HERE = Path(__file__).parent
-MAX_REPLY_TOKENS = 16
+MAX_ANSWER_TOKENS = 64
 
 
-async def measure(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, list[bool]]:
-    """For each question, by what is counted: whether it was so."""
-    counts: dict[str, list[bool]] = {
-        "the right sentence is named": [], "it alone is named": [], "most words in common": [],
-        "none is named, and there is none": [],
+async def measure(engine: Engine, rows: list[dict[str, Any]], trained: bool) -> dict[str, list[float]]:
+    """For each question, by what is counted: how far it was so."""
+    counts: dict[str, list[float]] = {
+        "the answer is in the reply": [], "F1": [], "declined, though the answer is there": [],
+        "declined, and there is none": [],
     }  # fmt: skip
+    templates = load_prompts(HERE / "prompts.toml") if trained else AUTO
     for row in rows:
-        text = row["context"].strip()
-        document = text_document(text, is_example=True)
-        chunks = list(split(document, 4096, estimate_tokens))
-        prompts = load_prompts(HERE / "prompts.toml").for_document(document.mark, asks=False)
-        shown, whole = number(chunks[0], (0, len(text))), (0, len(text))
-        places = sentences_of(text)
+        document = text_document(row["context"].strip(), is_example=True)
+        prompts = templates.for_document(document.mark, asks=False)
         for asked in row["qas"]:
-            messages = prompts.for_note(asked["question"], shown)
-            reply = (await engine.complete(messages, Sampling(MAX_REPLY_TOKENS))).text
-            find = point(reply, chunks[0], whole)
+            messages = prompts.for_doubt(asked["question"], row["context"].strip())
+            reply = (await engine.complete(messages, Sampling(MAX_ANSWER_TOKENS))).text
             if asked["is_impossible"]:
-                counts["none is named, and there is none"].append(find is None)
+                counts["declined, and there is none"].append(is_declined(reply))
                 continue
-            starts = {it["answer_start"] for it in asked["answers"]}
-            gold = {at for at, (a, b) in enumerate(places) if any(a <= start < b for start in starts)}
-            named = {
-                at for at, (a, b) in enumerate(places)
-                if find and any(it.start < b and a < it.end for it in find.sources)
-            }  # fmt: skip
-            counts["the right sentence is named"].append(bool(gold & named))
-            counts["it alone is named"].append(bool(named) and named <= gold)
-            counts["most words in common"].append(_most_in_common(asked["question"], text) in gold)
+            answers = tuple(it["text"] for it in asked["answers"])
+            counts["the answer is in the reply"].append(substring_match(reply, answers))
+            counts["F1"].append(max(f1(reply, (it,)) for it in answers))
+            counts["declined, though the answer is there"].append(is_declined(reply))
     return counts
-
-
-def _most_in_common(problem: str, text: str) -> int:
-    rarity, places = Rarity(), sentences_of(text)
-    words = [frozenset(stems(text[a:b])) for a, b in places]
-    for it in words:
-        rarity.see(it)
-    weights = [rarity.weigh(telling(problem) & it) for it in words]
-    return weights.index(max(weights))
 
 
 async def main() -> None:
@@ -83,9 +60,10 @@ async def main() -> None:
         rows = [json.loads(line) for line in file]
     rows = rows[:: len(rows) // asked.paragraphs][: asked.paragraphs]
     async with open_engine(EngineSettings(model=asked.model, adapter=asked.adapter)) as engine:
-        for name, values in (await measure(engine, rows)).items():
+        for name, values in (await measure(engine, rows, bool(asked.adapter))).items():
+            mean = 100 * sum(values) / len(values)
             low, high = confidence_interval([float(it) for it in values])
-            print(f"{name}: {sum(values)} of {len(values)} [{100 * low:.0f}, {100 * high:.0f}]")
+            print(f"{name}: {mean:.0f} of {len(values)} [{100 * low:.0f}, {100 * high:.0f}]")
 
 
 if __name__ == "__main__":

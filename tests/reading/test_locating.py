@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.reading.locating import count_words, coverage, locate, number, point
+from memagent.reading.locating import count_words, coverage, locate
 from memagent.reading.ranking import Rarity
 from memagent.types import Chunk, Part
 
@@ -116,43 +116,3 @@ def test_coverage_is_what_a_text_has_of_the_problem_by_weight() -> None:
 
 def chunk_of(text: str, start: int = 0, *parts: Part) -> Chunk:
     return Chunk(0, text, start, start + len(text), 1, parts or (Part("a.txt", start, start + len(text)),))
-
-
-def test_sentences_are_numbered_and_found_again_by_their_numbers() -> None:
-    text = "It rained.  The lamp\nis green. It is old.\n\n- a list\n\nNobody came."
-    chunk = chunk_of(text, 100)
-    shown = number(chunk, (100, 100 + len(text)))
-    assert shown == "[1] It rained.\n[2] The lamp is green.\n[3] It is old.\n[4] - a list\n[5] Nobody came."
-    for reply, excerpts in {
-        "2": ["The lamp\nis green."],
-        "2 3": ["The lamp\nis green. It is old."],  # neighbours are one passage
-        "[3], [4] and 1.": ["It rained.", "It is old.", "- a list"],  # of two paragraphs, they are two
-        "0": [],
-        "6 77": [],
-        "None of them.": [],
-    }.items():
-        find = point(reply, chunk, (100, 100 + len(text)))
-        sources = find.sources if find else ()
-        assert [it.excerpt for it in sources] == excerpts
-        assert all(text[it.start - 100 : it.end - 100] == it.excerpt for it in sources)
-
-
-def test_numbers_of_a_part_of_a_chunk_are_its_own() -> None:
-    text = "It rained. The lamp is green. It is old."
-    chunk, half = chunk_of(text), (11, len(text))
-    assert number(chunk, half) == "[1] The lamp is green.\n[2] It is old."
-    find = point("1", chunk, half)
-    assert find and find.text == "The lamp is green."
-
-
-def test_each_file_is_named_before_its_sentences() -> None:
-    first, second = "It rained. ", "The lamp is green."
-    parts = (
-        Part("a.txt", 0, len(first), head="== a ==\n"),
-        Part("b.txt", len(first), len(first + second), offset=len(first), head="\n== b ==\n"),
-    )
-    chunk = chunk_of(first + second, 0, *parts)
-    whole = (0, len(first + second))
-    assert number(chunk, whole) == "== a ==\n[1] It rained.\n== b ==\n[2] The lamp is green."
-    find = point("2", chunk, whole)
-    assert find and [(it.file, it.start, it.end) for it in find.sources] == [("b.txt", 0, len(second))]

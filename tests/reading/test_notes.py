@@ -184,22 +184,16 @@ def test_a_chunk_that_is_too_long_for_the_window_is_noted_on_in_parts() -> None:
     assert all(it.source.excerpt in DOCUMENT for it in excerpts_of(result.memory))
 
 
-def point(prompt: str) -> str | None:
-    """Replies to numbered sentences with the numbers of those that have a key."""
-    numbered = re.findall(r"^\[(\d+)\] (.*)$", section(prompt, "text"), re.MULTILINE)
-    return (" ".join(number for number, it in numbered if "key" in it) or "0") if numbered else None
+def test_a_note_that_says_that_nothing_is_there_adds_nothing_to_a_passage() -> None:
+    """The problem's own words still lead to it, but a passage that answers is worth more."""
+    talk = "Which keys the warden Jonas carries, a document in the tower may tell."
 
+    def decline(prompt: str) -> str | None:
+        return "Not in the document." if "tower" in section(prompt, "text") else None
 
-def test_a_trained_reader_names_sentences_by_their_numbers(tmp_path: Path) -> None:
-    templates = tmp_path / "reader.toml"
-    templates.write_text(
-        'workflow = "notes"\nreplies = "numbered"\nupdate = "{problem}{chunk}{memory}"\n'
-        'note = "<text-{mark}>\\n{chunk}\\n</text-{mark}>\\n{problem} Which numbers, or 0?"\n'
-        'answer = "<document-{mark}>\\n{memory}\\n</document-{mark}>\\n{problem}"\n'
-        'doubt = "<document-{mark}>\\n{memory}\\n</document-{mark}>\\n{problem}"\n'
-    )
-    engine = FunctionEngine(point, behind=noter())
-    result, _ = read(engine, templates=str(templates))
-    assert "[1] Rain fell on hill 0.\n[2] Sheep" in engine.prompts[0]
-    assert result.answer == "brass, iron, silver"
-    assert [it.source.excerpt for it in excerpts_of(result.memory)] == list(FACTS)
+    text = f"{talk}\n\n{RAIN.format(1)}\n\n{FACTS[1]}"
+    for memory_tokens, kept in ((200, [talk, FACTS[1]]), (50, [FACTS[1]])):
+        engine = FunctionEngine(decline, noter())
+        result, (first, *_) = read(engine, text, chunk_tokens=30, memory_tokens=memory_tokens)
+        assert first.completion.text == "Not in the document."
+        assert [it.source.excerpt for it in excerpts_of(result.memory)] == kept

@@ -32,6 +32,7 @@ from memagent import (
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
+from memagent.prompts import NO_UPDATE
 from memagent.reading.api import forecast
 from memagent.reading.ranking import best_passages
 from memagent.reading.read import NOT_FOUND
@@ -467,6 +468,15 @@ def test_an_adapter_brings_its_templates_for_its_own_workflow() -> None:
     assert name == "overwrite" and workflow.prompts.update.endswith("theirs")
     name, workflow = choose_workflow(ReadSettings(workflow="gated"), trained)
     assert workflow.prompts == workflows()["gated"].prompts
+
+
+def test_templates_for_one_workflow_without_updates_serve_them_all() -> None:
+    own = {"update": NO_UPDATE, "note": "{problem} {chunk}", "doubt": "{problem} {memory}?"}
+    trained = Trained(templates={**own, "answer": "{problem} {memory} theirs"}, workflow="auto")
+    asked = {it: choose_workflow(ReadSettings(workflow=it), trained)[1].prompts for it in workflows()}
+    served = {it for it, prompts in asked.items() if prompts.answer.endswith("theirs")}
+    assert served == {"auto", "notes", "full", "rag", "truncate"}
+    assert asked["notes"].doubt == own["doubt"] and not asked["rag"].optional
 
 
 def test_an_unknown_workflow_is_named_with_the_nearest() -> None:

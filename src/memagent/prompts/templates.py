@@ -24,10 +24,9 @@ MEMORY = "MEMORY"
 ENOUGH = "ENOUGH"
 NOT_THERE = "not in the document"
 
-Replies = Literal["marked", "unmarked", "numbered"]
+Replies = Literal["marked", "unmarked"]
 """Marked: the first line of a reply to an update is UNCHANGED or MEMORY. Unmarked: the reply is either the
-word UNCHANGED or the memory itself. Numbered, for notes: the sentences of a chunk have numbers, and the
-reply is the numbers of those that help."""
+word UNCHANGED or the memory itself."""
 
 _SLOT = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _BRACES = re.compile(rf"{_SLOT.pattern}|[{{}}]")

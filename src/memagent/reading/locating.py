@@ -81,34 +81,6 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in places), support)
 
 
-def number(chunk: Chunk, span: Span) -> str:
-    """What a span of the document, within a chunk, is shown as with a number before each sentence."""
-    heads = [(it.start, it.head + it.columns) for it in chunk.parts if it.head or it.columns]
-    lines: list[str] = []
-    for at, ((start, end), _) in enumerate(list_sentences(chunk, span), 1):
-        while heads and heads[0][0] <= start:
-            lines.append(heads.pop(0)[1].strip())
-        text = chunk.text[start - chunk.start : end - chunk.start]
-        lines.append(f"[{at}] {' '.join(text.split())}")
-    return "\n".join(lines)
-
-
-def list_sentences(chunk: Chunk, span: Span) -> list[tuple[Span, int]]:
-    """The sentences of a span of the document, within a chunk: where each is, and its paragraph's number."""
-    text, begins = chunk.text[span[0] - chunk.start : span[1] - chunk.start], span[0]
-    listed = _list(text, paragraphs(text, chunk, span))
-    return [((begins + start, begins + end), group) for (start, end), group in listed]
-
-
-def point(reply: str, chunk: Chunk, span: Span) -> Find | None:
-    """The sentences that a reply names by the numbers of `number`; None if it names none."""
-    listed = list_sentences(chunk, span)
-    named = {int(it) - 1 for it in re.findall(r"\d{1,4}", reply)}
-    spans = _join(listed, [it for it in range(len(listed)) if it in named])
-    sources = tuple(source_at(chunk, *it) for it in spans)
-    return Find(sources) if sources else None
-
-
 def count_words(chunk: Chunk, rarity: Rarity) -> None:
     """Count the words of a chunk, by paragraphs."""
     for start, end in between(chunk.text, 0, len(chunk.text), PARAGRAPH_END):

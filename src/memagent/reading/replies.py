@@ -108,7 +108,12 @@ def read_answer(last: Conversation, prompts: Prompts) -> str:
     if last.kind == "update":
         return last.memory
     said = prompts.restore(without_thought(last.completion.text))
-    return "" if prompts.doubt and said.lower().startswith(NOT_THERE) else said
+    return "" if prompts.doubt and is_declined(said) else said
+
+
+def is_declined(reply: str) -> bool:
+    """Whether a reply says that what was asked for is not there."""
+    return reply.strip().lower().startswith(NOT_THERE)
 
 
 def read_gap(reply: str, prompts: Prompts) -> str:

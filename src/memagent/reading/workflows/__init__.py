@@ -6,10 +6,11 @@ import logging
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from memagent.errors import SettingsError, did_you_mean
 from memagent.plugins import load_all
-from memagent.prompts import load_prompts, prompts_from
+from memagent.prompts import NO_UPDATE, load_prompts, prompts_from
 from memagent.reading.workflow import Workflow
 from memagent.settings import ReadSettings
 from memagent.types import Trained
@@ -28,9 +29,10 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
     """The name of a read's workflow, and the workflow with the prompts that it will use.
 
     The settings decide; what they leave open follows the workflow and templates that the model was trained
-    with. If a published model's prompts are not at hand, a warning says so. Raises `SettingsError` for an
-    unknown workflow, one that cannot `screen` although it has to, one that keeps no memory although no answer
-    is wanted, and templates that cannot be used or are for another workflow.
+    with. Its templates for a workflow that updates no memory serve all such workflows. If a published model's
+    prompts are not at hand, a warning says so. Raises `SettingsError` for an unknown workflow, one that
+    cannot `screen` although it has to, one that keeps no memory although no answer is wanted, and templates
+    that cannot be used or are for another workflow.
     """
     name = settings.workflow or trained.workflow or DEFAULT
     known = workflows()
@@ -67,8 +69,13 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
                 f"the templates in {settings.templates} lack {min(missing)}, which {name} needs: "
                 "add it, or set workflow to one that does without"
             )
-    elif trained.templates and name == trained.workflow:
-        prompts = prompts_from(trained.templates, "the adapter's templates")
+    elif trained.templates:
+        theirs = prompts_from(trained.templates, "the adapter's templates")
+        if name == trained.workflow:
+            prompts = theirs
+        elif prompts.update == theirs.update == NO_UPDATE and prompts.optional <= theirs.optional:
+            unused: dict[str, Any] = dict.fromkeys(theirs.optional - prompts.optional, "")
+            prompts = replace(theirs, **unused)
     elif trained.published and name == trained.workflow:
         _warn_of_prompts(trained.published)
     return name, replace(workflow, prompts=prompts)

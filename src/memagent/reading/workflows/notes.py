@@ -25,11 +25,9 @@ from memagent.reading.locating import (
     coverage,
     falls_short,
     locate,
-    number,
-    point,
 )
 from memagent.reading.ranking import Rarity
-from memagent.reading.replies import Verdict
+from memagent.reading.replies import Verdict, is_declined
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.evidence import Citations
 from memagent.types import Chunk, Conversation, Message
@@ -61,9 +59,7 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
     noting = replace(reading, budgets=replace(reading.budgets, memory_tokens=room))
 
     def prompt(chunk: Chunk, _: str) -> tuple[Message, ...]:
-        numbered = reading.prompts.replies == "numbered"
-        shown = number(chunk, (chunk.start, chunk.end)) if numbered else chunk.shown
-        return reading.prompts.for_note(reading.problem, shown)
+        return reading.prompts.for_note(reading.problem, chunk.shown)
 
     async def take(chunk: Chunk) -> _Taken:
         updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)
@@ -123,16 +119,14 @@ class Kept:
     def take(self, update: Conversation, chunk: Chunk) -> Conversation:
         """Keep what the note of an update is worth; returns the update with the memory as it is then."""
         before, prompts = self.memory, self._reading.prompts
-        note = prompts.restore(without_thought(update.completion.text))
+        reply = prompts.restore(without_thought(update.completion.text))
+        note = "" if is_declined(reply) else reply
         span = update.span or (chunk.start, chunk.end)
-        if prompts.replies == "numbered":
-            find = point(note, chunk, span)
-        else:
-            find = locate(note, self._reading.problem, chunk, span, self.rarity)
+        find = locate(note, self._reading.problem, chunk, span, self.rarity)
         if find and find.text not in {it.text for it in self._finds}:
             self._finds.append(find)
             self._fit()
-        ignored = note[:MAX_IGNORED] if self.memory == before else ""
+        ignored = reply[:MAX_IGNORED] if self.memory == before else ""
         return replace(update, memory=self.memory, ignored=ignored)
 
     def _fit(self) -> None:
