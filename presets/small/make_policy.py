@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from memagent.prompts import load_prompts
 from memagent.tasks import TASKS
-from memagent.tasks.corpora import Corpora
+from memagent.tasks.corpora import SAMPLE, Corpora
 from memagent.tasks.recipe import Recipe
 from memagent.tasks.words import compound
 from memagent.training.data import load_function
@@ -30,7 +30,7 @@ END = "<|end|>"
 def texts() -> Iterator[str]:
     """What the tokenizer is trained on."""
     source = random.Random(0)
-    yield " ".join(Corpora().essays().words)
+    yield " ".join(Corpora((("essays", SAMPLE / "essays.txt.gz"),)).essays().words)  # whatever was fetched
     yield " ".join(f"{compound(source)}" for _ in range(4000))
     names, notes_of, town_facts, problem = (
         load_function(f"{HERE / 'data.py'}:{name}")
