@@ -112,7 +112,3 @@ def test_coverage_is_what_a_text_has_of_the_problem_by_weight() -> None:
     assert coverage(PROBLEM, "A lamp that is green.", rarity) == pytest.approx(1.0)
     assert coverage(PROBLEM, "A lamp.", rarity) > coverage(PROBLEM, "Green.", rarity) > 0
     assert coverage(PROBLEM, RAIN, rarity) == 0 == coverage("Is it so?", RAIN, rarity)
-
-
-def chunk_of(text: str, start: int = 0, *parts: Part) -> Chunk:
-    return Chunk(0, text, start, start + len(text), 1, parts or (Part("a.txt", start, start + len(text)),))

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
@@ -21,8 +22,8 @@ from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Me
 Chunks = AsyncIterator[Chunk]
 Conversations = AsyncGenerator[Conversation, None]
 
-UpdatePrompt = Callable[[Chunk, str], tuple[Message, ...]]
-"""Makes the prompt of an update from a chunk and the memory to be rewritten."""
+UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
+"""Makes the prompt of an update from what is shown of a chunk and the memory to be rewritten."""
 
 MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
@@ -93,8 +94,8 @@ class Reading:
         self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None
     ) -> list[Conversation]:
         """The conversations over a chunk, or none if the chunk is too long for the model's window."""
-        for_update = self.prompts.for_update
-        messages = ask(chunk, memory) if ask else for_update(self.problem, chunk.shown, memory)
+        prompt = ask or partial(self.prompts.for_update, self.problem)
+        messages = prompt(chunk.shown, memory)
         try:
             completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:

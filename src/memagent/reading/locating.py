@@ -112,25 +112,16 @@ def paragraphs(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
 
 def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
     """The sentences that have most of the wanted words, in order; neighbours in a group are joined."""
-    listed = _list(text, groups)
-    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in listed]
+    found = [(span, group) for group, it in enumerate(groups) for span in sentences(text, *it)]
+    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in found]
     ranked = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)[:MAX_SENTENCES]
     as_good = [place for place in ranked if weights[place] >= _AS_GOOD * weights[ranked[0]]]
-    return _join(listed, sorted(place for place in {*ranked[:2], *as_good} if weights[place]))
-
-
-def _list(text: str, groups: Iterable[Span]) -> list[tuple[Span, int]]:
-    """The sentences of all groups, each with the number of its group."""
-    return [(span, group) for group, it in enumerate(groups) for span in sentences(text, *it)]
-
-
-def _join(listed: Sequence[tuple[Span, int]], chosen: Iterable[int]) -> list[Span]:
-    """The chosen sentences, in order; neighbours in a group are joined."""
+    chosen = [place for place in {*ranked[:2], *as_good} if weights[place]]
     joined: list[Span] = []
     last = -2
-    for place in chosen:
-        span, group = listed[place]
-        if place == last + 1 and group == listed[last][1]:
+    for place in sorted(chosen):
+        span, group = found[place]
+        if place == last + 1 and group == found[last][1]:
             joined[-1] = (joined[-1][0], span[1])
         else:
             joined.append(span)

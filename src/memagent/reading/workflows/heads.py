@@ -139,8 +139,8 @@ async def heads(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
                 return Verdict("keep")  # it only says again what another part says
             return verdict
 
-        def prompt(chunk: Chunk, part: str) -> tuple[Message, ...]:
-            return reading.prompts.for_update(reading.problem, chunk.shown, now.shown(part, empty))
+        def prompt(shown: str, part: str) -> tuple[Message, ...]:
+            return reading.prompts.for_update(reading.problem, shown, now.shown(part, empty))
 
         async for update in reading.update(chunk, before, read_reply, prompt):
             after = now if update.memory == before else now.rewrite(update.memory)

@@ -19,13 +19,7 @@ from memagent.prompts import NOTES
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.locating import (
-    Find,
-    count_words,
-    coverage,
-    falls_short,
-    locate,
-)
+from memagent.reading.locating import Find, count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.replies import Verdict, is_declined
 from memagent.reading.workflow import Workflow
@@ -58,8 +52,8 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
     room = min(NOTE_TOKENS, reading.budgets.memory_tokens)
     noting = replace(reading, budgets=replace(reading.budgets, memory_tokens=room))
 
-    def prompt(chunk: Chunk, _: str) -> tuple[Message, ...]:
-        return reading.prompts.for_note(reading.problem, chunk.shown)
+    def prompt(shown: str, _: str) -> tuple[Message, ...]:
+        return reading.prompts.for_note(reading.problem, shown)
 
     async def take(chunk: Chunk) -> _Taken:
         updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)

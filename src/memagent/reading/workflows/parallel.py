@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from memagent.concurrency import side_by_side
 from memagent.prompts import ANSWER, MEMORY, MERGE, NOTE, SECTIONS, UNCHANGED, Prompts
@@ -68,8 +69,8 @@ async def _round(
     """The conversations of a round, each with whether it noted something new."""
     shared = gathering.text
 
-    def prompt(chunk: Chunk, _note: str) -> tuple[Message, ...]:
-        return reading.prompts.for_update(reading.problem, chunk.shown, shared)
+    def prompt(shown: str, _note: str) -> tuple[Message, ...]:
+        return reading.prompts.for_update(reading.problem, shown, shared)
 
     async def take(chunk: Chunk) -> list[Conversation]:
         return [update async for update in reading.update(chunk, "", read_note, prompt)]
@@ -130,10 +131,7 @@ class Gathering:
             return []
         reading, before = self._reading, self.text
         notes = await asyncio.to_thread(as_chunk, self._waiting, reading.model.count_tokens)
-
-        def prompt(notes: Chunk, memory: str) -> tuple[Message, ...]:
-            return reading.prompts.for_merge(reading.problem, notes.shown, memory)
-
+        prompt = partial(reading.prompts.for_merge, reading.problem)
         updates = [it async for it in reading.update(notes, self.memory, read_gated, prompt)]
         if not updates[-1].memory:  # a model that leaves an empty memory unchanged must not lose the notes
             updates[-1] = await reading.with_memory(updates[-1], notes.text)

@@ -33,7 +33,7 @@ from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
 from memagent.reading.workflow import Workflow, in_turn
 from memagent.settings import Options, Positive
-from memagent.types import Chunk, Conversation, Message
+from memagent.types import Conversation, Message
 
 PROMPTS = Prompts(
     update=UPDATE,
@@ -109,8 +109,8 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
         wanted = f"{reading.problem}\n{question}"
         places = await best_places(wanted, reading.passes.looked_through(), _MAX_CHUNKS)
 
-    def prompt(chunk: Chunk, memory: str) -> tuple[Message, ...]:
-        return reading.prompts.for_again(reading.problem, chunk.shown, memory, question)
+    def prompt(shown: str, memory: str) -> tuple[Message, ...]:
+        return reading.prompts.for_again(reading.problem, shown, memory, question)
 
     read = partial(reading.update, read_reply=read_gated, ask=prompt)
     return in_turn(reading, reading.passes.again(places), memory, read)
