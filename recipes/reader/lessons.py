@@ -5,9 +5,10 @@
 
 FOLDER holds sets of questions on passages, as JSONL (`context`, `title`, `qas` of `question`, `answers` and,
 where known, `evidence`). A page is a passage and up to three others. It is asked its own questions and up to
-three of other passages that share its words: the right reply to those is that it does not hold the answer. It
-is shown as a whole, as a chunk is, or as some of its sentences, as finds are. All questions of a page share
-the beginning of its prompt, which training computes once.
+three of other passages that share its words: the right reply to those is that it does not hold the answer.
+It is mostly shown as finds are: some of its sentences, two in a line, those that are needed among others that
+share the questions' words; sometimes as a whole. All questions of a page share the beginning of its prompt,
+which training computes once.
 
 HotpotQA's first 1,405 questions and those from 5,000 on are never used, nor is any split for validation or
 tests.
@@ -48,9 +49,10 @@ HERE = Path(__file__).parent
 HOTPOT_ROWS = slice(1405, 5000)
 SQUAD_LIKE = ("squad_v11_train_part", "squadshifts_reddit", "squadshifts_amazon", "qed_natural_questions",
               "quoref_part", "fairytaleqa")  # fmt: skip
-SHARES = {"passages": 0.75, "hops": 0.17, "needles": 0.08}
+SHARES = {"passages": 0.5, "hops": 0.4, "needles": 0.1}
 MAX_ASKED, MAX_OTHERS, MAX_ABSENT = 7, 3, 3
 MAX_CHARACTERS, MAX_ANSWER = 2400, 80  # of a page, about 600 tokens; of an answer
+HELD, MIN_SPARE, MAX_SPARE = 0.8, 2, 9  # of sentences: needed ones that are shown, and others
 EXAMPLES, MIN_CHUNKS, MAX_CHUNKS = 2000, 4, 8  # documents to reinforce on
 TRIED = 24  # passages whose questions are compared, for one that the page might answer but does not
 
@@ -236,14 +238,20 @@ def lessons(page: Page, kind: str, prompts: Prompts, source: random.Random) -> I
 
 
 def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
-    """Some of the sentences of a page as notes show them, and their places."""
+    """Some of the sentences of a page as finds are shown, and their places."""
     every = sentences_of(page.text)
-    wanted = [it for one in page.asked for it in one.spans if source.random() < 0.8]
+    wanted = [it for one in page.asked for it in one.spans if source.random() < HELD]
     chosen = {at for at, (a, b) in enumerate(every) if any(a < d and c < b for c, d in wanted)}
     spare = [at for at in range(len(every)) if at not in chosen]
-    chosen |= set(source.sample(spare, min(len(spare), source.randint(2, 5))))
+    source.shuffle(spare)
+    count, problems = source.randint(MIN_SPARE, MAX_SPARE), [telling(it.problem) for it in page.asked]
+    likely = sorted(
+        spare, key=lambda at: -max(len(telling(page.text[slice(*every[at])]) & it) for it in problems)
+    )
+    chosen |= {*likely[: count // 2], *spare[: count - count // 2]}
     spans = [every[at] for at in sorted(chosen)]
-    return "\n".join(f"- {' '.join(page.text[a:b].split())}" for a, b in spans), spans
+    texts = [" ".join(page.text[a:b].split()) for a, b in spans]
+    return "\n".join(f"- {' '.join(texts[at : at + 2])}" for at in range(0, len(texts), 2)), spans
 
 
 def _lesson(messages: tuple[Message, ...], reply: str) -> Conversation:
@@ -281,7 +289,7 @@ async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> Asyn
     source, prompts = random.Random(seed), load_prompts(HERE / "prompts.toml")
     for index in range(count):
         (of,) = source.choices(list(SHARES), list(SHARES.values()))
-        kind = source.choice(("whole", "whole", "some"))
+        kind = source.choice(("some", "some", "some", "whole"))
         made = tuple(lessons(next(pages[of]), kind, prompts, source))
         if made:
             yield Trajectory(f"{of}-{kind}-{index}", made, "", reward=1.0)
