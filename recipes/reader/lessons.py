@@ -245,13 +245,13 @@ def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
     spare = [at for at in range(len(every)) if at not in chosen]
     source.shuffle(spare)
     count, problems = source.randint(MIN_SPARE, MAX_SPARE), [telling(it.problem) for it in page.asked]
-    likely = sorted(
-        spare, key=lambda at: -max(len(telling(page.text[slice(*every[at])]) & it) for it in problems)
-    )
-    chosen |= {*likely[: count // 2], *spare[: count - count // 2]}
-    spans = [every[at] for at in sorted(chosen)]
-    texts = [" ".join(page.text[a:b].split()) for a, b in spans]
-    return "\n".join(f"- {' '.join(texts[at : at + 2])}" for at in range(0, len(texts), 2)), spans
+    texts = [" ".join(page.text[a:b].split()) for a, b in every]
+    shared = [max(len(words & it) for it in problems) for words in map(telling, texts)]
+    likely = sorted(spare, key=shared.__getitem__, reverse=True)
+    shown = sorted(chosen.union(likely[: count // 2], spare[: count - count // 2]))
+    pairs = [shown[at : at + 2] for at in range(0, len(shown), 2)]
+    lines = (" ".join(texts[at] for at in pair) for pair in pairs)
+    return "\n".join(f"- {line}" for line in lines), [every[at] for at in shown]
 
 
 def _lesson(messages: tuple[Message, ...], reply: str) -> Conversation:
