@@ -87,7 +87,9 @@ class Reader:
 
 READERS = [
     *(Reader(name, {"workflow": name}) for name in workflows() if name not in ("rag", "truncate")),
+    Reader("auto, screened", {"workflow": "auto", "screen": True}),
     Reader("rag, 4 passages", {"workflow": "rag", "passages": 4}),
+    Reader("rag, 8 passages", {"workflow": "rag", "passages": 8}),
     Reader("rag, 16 passages", {"workflow": "rag", "passages": 16}),
     Reader("LangChain refine", peer=("langchain", "refine", "langchain"), chunk_tokens=1000),
     Reader("LangChain map-reduce", peer=("langchain", "map_reduce", "langchain"), chunk_tokens=1000),
