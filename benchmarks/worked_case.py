@@ -14,12 +14,12 @@ Writes the documents and the journals to OUT, for `memagent show` and `memagent 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from real_models import load
 
 import memagent
 from memagent.tasks.scoring import exact_match, f1
@@ -55,10 +55,9 @@ def main() -> None:
 
 def bridges(path: Path) -> Iterator[tuple[int, Row]]:
     """The numbers and rows, from `FIRST_ROW` on, of questions whose answer only one of two paragraphs has."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for number, row in islice(enumerate(map(json.loads, lines)), FIRST_ROW, None):
-            if row["type"] == "bridge" and sum(row["answer"] in " ".join(it) for it in facts_of(row)) == 1:
-                yield number, row
+    for number, row in islice(enumerate(load(path)), FIRST_ROW, None):
+        if row["type"] == "bridge" and sum(row["answer"] in " ".join(it) for it in facts_of(row)) == 1:
+            yield number, row
 
 
 def facts_of(row: Row) -> list[list[str]]:

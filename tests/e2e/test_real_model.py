@@ -49,8 +49,9 @@ def test_a_small_instruct_model_answers_with_the_defaults(tmp_path: Path) -> Non
     assert sum(right.values()) >= 5, [(it, results[it]["answer"]) for it, ok in right.items() if not ok]
     # Whether an answer is in the document's own words differs between processors; else it shows the nearest.
     text = REPORT.read_text("utf-8")
-    for question in (question for question, word in QUESTIONS.items() if word and right[question]):
+    for question, word in QUESTIONS.items():
         statements = results[question]["statements"]
         places = [place for it in statements for place in ([it["source"]] if it["source"] else it["nearest"])]
         assert all(text[place["start"] : place["end"]] == place["excerpt"] for place in places)
-        assert any(QUESTIONS[question] in place["excerpt"] for place in places), question
+        if word and right[question]:
+            assert any(word in place["excerpt"] for place in places), question
