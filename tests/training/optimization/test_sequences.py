@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from memagent.errors import TrainingError  # noqa: E402
 from memagent.training.optimization.learner import sequences_of  # noqa: E402
-from memagent.training.optimization.sequences import Batch, batches  # noqa: E402
+from memagent.training.optimization.sequences import PADDING, Batch, batches  # noqa: E402
 from memagent.types import (  # noqa: E402
     Completion,
     Conversation,
@@ -42,15 +42,14 @@ def seen(batch: Batch) -> Counter[tuple[int, ...]]:
     if batch.attention_mask is not None:
         rows = zip(batch.input_ids, batch.attention_mask.bool(), strict=True)
         return Counter(tuple(ids[mask].tolist()) for ids, mask in rows)
+    assert batch.trees
     found: Counter[tuple[int, ...]] = Counter()
-    sizes = [size for tree in batch.trees or () for size in (tree.shared, len(tree.own))]
-    parts = iter(batch.input_ids[0].split(sizes))
-    for tree, shared, branches in zip(batch.trees or (), parts, parts, strict=True):
-        beginning = shared.tolist()
-        width = tree.rows.shape[1]
-        for number, row in enumerate(tree.rows):
-            own = [it - number * width for it in tree.own.tolist() if it // width == number]
-            found[(*beginning, *branches[row[own]].tolist())] += 1
+    prefixes = {it[0] for block in batch.trees.blocks for it in block.before.tolist() if it}
+    for block in batch.trees.blocks:
+        every = torch.cat([block.before, block.rows], dim=1)
+        for places, positions, own in zip(every, block.positions, block.rows.tolist(), strict=True):
+            if own[0] not in prefixes:
+                found[tuple(batch.input_ids[0, places[positions < PADDING]].tolist())] += 1
     return found
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from memagent.errors import SettingsError
-from memagent.training.optimization.sequences import TreeIndex
+from memagent.training.optimization.sequences import Block, Trees
 
 _NAME = "memagent_trees"
 _UNKNOWN = ("softcap", "s_aux")  # options not implemented here: capped scores, attention sinks
@@ -29,7 +29,7 @@ def tree_attention(
     value: torch.Tensor,  # (1, key heads, tokens, size)
     _attention_mask: torch.Tensor | None,
     *,
-    trees: tuple[TreeIndex, ...] | None = None,
+    trees: Trees | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **options: Any,
@@ -45,41 +45,34 @@ def tree_attention(
     groups = query.shape[1] // key.shape[1]
     # Match the number of query heads: the GPU kernel that takes a mask does not support grouped queries.
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
-    sizes = [size for tree in trees for size in (tree.shared, len(tree.own))]
-    # Split once: a slice's gradient is a tensor of zeros as large as the whole row.
-    parts = zip(*(torch.split(part, sizes, dim=2) for part in (query, key, value)), strict=True)
     outputs = []
-    # Two parts for each tree: the shared tokens, then those of its branches.
-    for tree, (queries, keys, values), own in zip(trees, parts, parts, strict=True):
-        if tree.shared:
-            outputs.append(_attend(queries, keys, values, 0, sliding_window, scaling)[0].transpose(0, 1))
-        queries, *theirs = (_gather_branches(part, tree.rows) for part in own)
-        keys, values = (
-            torch.cat([before.expand(len(tree.rows), -1, -1, -1), part], dim=2)
-            for before, part in zip((keys, values), theirs, strict=True)
-        )  # (branches, heads, shared + tokens, size)
-        output = _attend(queries, keys, values, tree.shared, sliding_window, scaling)
-        outputs.append(output.transpose(1, 2).flatten(0, 1)[tree.own])
-    return torch.cat(outputs)[None], None
+    for block in trees.blocks:
+        queries, keys, values = (_gather(part, block.rows) for part in (query, key, value))
+        if block.before.shape[1]:
+            keys, values = (
+                torch.cat([_gather(part, block.before), own], dim=2)
+                for part, own in ((key, keys), (value, values))
+            )  # (runs, heads, shared + tokens, size)
+        mask = _mask(block, sliding_window)
+        output = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling
+        )
+        outputs.append(output.transpose(1, 2).flatten(0, 1)[block.own])
+    return torch.cat(outputs)[trees.order][None], None
 
 
-def _attend(
-    query: torch.Tensor,  # (rows, heads, tokens, size)
-    key: torch.Tensor,  # (rows, heads, shared + tokens, size)
-    value: torch.Tensor,  # (rows, heads, shared + tokens, size)
-    shared: int,
-    window: int | None,
-    scaling: float | None,
-) -> torch.Tensor:
-    """Causal attention after `shared` tokens that all rows see; padding comes last, where nothing sees it."""
-    mask = None
-    if shared or window:
-        shape = query.shape[2], key.shape[2]
-        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shared)
-        mask = mask.triu(shared - window + 1) if window else mask
-    return scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling
-    )
+def _gather(part: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """`(1, heads, tokens, size)` to `(runs, heads, tokens of a run, size)`."""
+    return part.squeeze(0)[:, places].transpose(0, 1)
+
+
+def _mask(block: Block, window: int | None) -> torch.Tensor | None:
+    """What each token sees `(runs, 1, tokens, shared + tokens)`; none if that is all before it in its run."""
+    shared = block.before.shape[1]
+    if not shared and not window:
+        return None
+    distance = block.positions[:, None, shared:, None] - block.positions[:, None, None, :]
+    return (distance >= 0) & (distance < window) if window else distance >= 0
 
 
 def _check(module: torch.nn.Module, sliding_window: int | None, options: Mapping[str, Any]) -> None:

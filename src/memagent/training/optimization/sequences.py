@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,16 +38,42 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeIndex:
-    """How a tree lies in its row, after the trees before it: `shared` tokens, then those of its branches.
+class Block:
+    """Runs of tokens of one row that attention takes together: prefixes, or branches and what comes before.
 
-    `rows` `(branches, tokens)` holds the place of each branch's tokens among those of all branches, the last
-    one repeated as padding. `own` selects the entries of the flattened `rows` that are not padding.
+    Runs of like lengths lie side by side, and are padded at the end with their last token. Each entry of
+    `rows` and `before` is the place of a token in the row.
     """
 
-    shared: int
-    rows: torch.Tensor
-    own: torch.Tensor
+    rows: torch.Tensor  # (runs, tokens)
+    before: torch.Tensor  # (runs, shared), padded with the last one
+    positions: torch.Tensor  # (runs, shared + tokens), `PADDING` where there is padding
+    own: torch.Tensor  # the entries of the flattened `rows` that are not padding
+
+    @property
+    def places(self) -> torch.Tensor:
+        """The places in the row of the tokens that the block computes."""
+        return self.rows.flatten()[self.own]
+
+
+PADDING = 2**40
+"""A position after all others, so that only padding sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """How the trees of a row lie in it: blocks, which compute each of its tokens once.
+
+    `order` brings the tokens that the blocks compute, one block after the other, into the order of the row.
+    """
+
+    blocks: tuple[Block, ...]
+    order: torch.Tensor  # (tokens,)
+
+    def to(self, device: torch.device | str) -> Trees:
+        """A copy on another device."""
+        moved = (Block(*(getattr(it, name).to(device) for name in it.__slots__)) for it in self.blocks)
+        return Trees(tuple(moved), self.order.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +87,7 @@ class Batch:
     input_ids: torch.Tensor  # (rows, tokens)
     position_ids: torch.Tensor  # (rows, tokens)
     attention_mask: torch.Tensor | None  # (rows, tokens), padded layout only
-    trees: tuple[TreeIndex, ...] | None
+    trees: Trees | None
     keep: int | torch.Tensor
     select: torch.Tensor  # (completion tokens,)
     targets: torch.Tensor  # (completion tokens,)
@@ -76,11 +102,7 @@ class Batch:
         moved: dict[str, Any] = {
             name: it.to(device) for name, it in values.items() if isinstance(it, torch.Tensor)
         }
-        if self.trees:
-            moved["trees"] = tuple(
-                TreeIndex(it.shared, it.rows.to(device), it.own.to(device)) for it in self.trees
-            )
-        return replace(self, **moved)
+        return replace(self, **moved, trees=self.trees and self.trees.to(device))
 
 
 def batches(sequences: Sequence[TrainingSequence], layout: Layout, budget_tokens: int) -> list[Batch]:
@@ -202,36 +224,64 @@ def _pack(trees: Sequence[Tree]) -> Batch:
     positions: list[int] = []
     keep: list[int] = []
     select: list[int] = []
-    index: list[TreeIndex] = []
+    runs: list[_Run] = []
     for tree in trees:
+        before = range(len(ids), len(ids) + tree.shared)
         ids += _ids(tree.branches[0][0])[: tree.shared]
         positions += range(tree.shared)
+        runs += [_Run(before, range(0))] if before else []
         for branch in tree.branches:
             predicted = len(branch[0].completion_ids)
+            runs.append(_Run(range(len(ids), len(ids) + _length(branch[0]) - tree.shared), before))
             ids += _ids(branch[0])[tree.shared :]
             positions += range(tree.shared, _length(branch[0]))
             select += len(branch) * [*range(len(keep), len(keep) + predicted)]
             keep += range(len(ids) - predicted - 1, len(ids) - 1)
-        index.append(_index_tree(tree.shared, tree.lengths))
     sequences = [sequence for tree in trees for branch in tree.branches for sequence in branch]
     return Batch(
         input_ids=torch.tensor([ids]),
         position_ids=torch.tensor([positions]),
         attention_mask=None,
-        trees=tuple(index),
+        trees=_index(runs),
         keep=torch.tensor(keep),
         select=torch.tensor(select),
         **_flatten(sequences),
     )
 
 
-def _index_tree(shared: int, lengths: Sequence[int]) -> TreeIndex:
-    width = max(lengths)
-    counts = torch.tensor(lengths)[:, None]  # (branches, 1)
-    firsts = counts.cumsum(0) - counts  # (branches, 1)
-    steps = torch.arange(width)[None, :]  # (1, tokens)
-    return TreeIndex(
-        shared=shared,
-        rows=firsts + torch.minimum(steps, counts - 1),
-        own=(steps < counts).flatten().nonzero()[:, 0],
+class _Run(NamedTuple):
+    """The places of a prefix or a branch in the row, and those of the prefix before it."""
+
+    own: range
+    before: range
+
+
+def _index(runs: Sequence[_Run]) -> Trees:
+    """The runs in blocks: together if neither they nor what is before them differ by a factor of two."""
+    alike: dict[tuple[int, int], list[_Run]] = {}
+    for run in runs:
+        alike.setdefault((len(run.own).bit_length(), len(run.before).bit_length()), []).append(run)
+    blocks = tuple(map(_make_block, alike.values()))
+    return Trees(blocks, torch.cat([it.places for it in blocks]).argsort())
+
+
+def _make_block(runs: Sequence[_Run]) -> Block:
+    rows, is_own = _fill_up([run.own for run in runs])
+    before, is_before = _fill_up([run.before for run in runs])
+    shared = torch.tensor([len(run.before) for run in runs])[:, None]  # (runs, 1)
+    positions = [torch.arange(is_before.shape[1]).expand_as(before), shared + torch.arange(rows.shape[1])]
+    seen = torch.cat([is_before, is_own], dim=1)  # (runs, shared + tokens)
+    return Block(
+        rows=rows,
+        before=before,
+        positions=torch.where(seen, torch.cat(positions, dim=1), PADDING),
+        own=is_own.flatten().nonzero()[:, 0],
     )
+
+
+def _fill_up(runs: Sequence[range]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The places of each run `(runs, tokens)`, its last one repeated as padding; and what is no padding."""
+    counts = torch.tensor([len(run) for run in runs])[:, None]  # (runs, 1)
+    firsts = torch.tensor([run.start for run in runs])[:, None]
+    steps = torch.arange(int(counts.max()))[None, :]  # (1, tokens)
+    return firsts + torch.minimum(steps, counts - 1), steps < counts
