@@ -88,6 +88,7 @@ class Reader:
 READERS = [
     *(Reader(name, {"workflow": name}) for name in workflows() if name not in ("rag", "truncate")),
     Reader("auto, screened", {"workflow": "auto", "screen": True}),
+    Reader("rag, 1 sentence", {"workflow": "rag", "passages": 1, "passage_tokens": 40}),
     Reader("rag, 4 passages", {"workflow": "rag", "passages": 4}),
     Reader("rag, 8 passages", {"workflow": "rag", "passages": 8}),
     Reader("rag, 16 passages", {"workflow": "rag", "passages": 16}),

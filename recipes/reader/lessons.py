@@ -1,17 +1,18 @@
 """Lessons for a reader: what a text says in answer to a question, if it says anything.
 
     python recipes/reader/lessons.py --sources FOLDER --hotpot hotpot_dev_distractor.jsonl.gz
-        --novels NOVEL.txt.gz... --out recipes/reader/data/lessons.jsonl.gz
+        --wiki-hops 2wikimultihopqa.jsonl.gz --novels NOVEL.txt.gz... --out lessons.jsonl.gz
 
 FOLDER holds sets of questions on passages, as JSONL (`context`, `title`, `qas` of `question`, `answers` and,
-where known, `evidence`). A page is a passage and up to three others. It is asked its own questions and up to
-three of other passages that share its words: the right reply to those is that it does not hold the answer.
-It is mostly shown as finds are: some of its sentences, two in a line, those that are needed among others that
-share the questions' words; sometimes as a whole. All questions of a page share the beginning of its prompt,
-which training computes once.
+where known, `evidence`). A page is a passage and others of its kind, four pages in five short, the rest long.
+It is asked its own questions, and some that it does not answer: those of other passages that share its words,
+and its own with a name or a number exchanged for another. To those the right reply is that it does not hold
+the answer. A page is shown as a whole, or in chunks, of which notes are asked for, or as finds are: some of
+its sentences, two in a line, those that are needed among others that share the questions' words. All
+questions of a page share the beginning of its prompt, which training computes once.
 
-HotpotQA's first 1,405 questions and those from 5,000 on are never used, nor is any split for validation or
-tests.
+HotpotQA's first 1,405 questions and those from 5,000 on are never used, nor those that LongBench asks, nor
+any split for validation or tests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
@@ -46,14 +47,19 @@ from memagent.training.data import write_trajectories
 from memagent.types import Completion, Conversation, Example, Message, Trajectory
 
 HERE = Path(__file__).parent
-HOTPOT_ROWS = slice(1405, 5000)
+HOTPOT_ROWS = set(range(1405, 5000)) - {2813, 4502, 4747, 4767}  # the four are LongBench's
 SQUAD_LIKE = ("squad_v11_train_part", "squadshifts_reddit", "squadshifts_amazon", "qed_natural_questions",
               "quoref_part", "fairytaleqa")  # fmt: skip
-SHARES = {"passages": 0.5, "hops": 0.4, "needles": 0.1}
-MAX_ASKED, MAX_OTHERS, MAX_ABSENT = 7, 3, 3
-MAX_CHARACTERS, MAX_ANSWER = 2400, 80  # of a page, about 600 tokens; of an answer
+SHARES = {"passages": 0.45, "hops": 0.4, "needles": 0.15}
+FORMS = ("some", "some", "note", "note", "whole")
+MAX_ASKED, MAX_OTHERS, MAX_ABSENT, MAX_EXCHANGED = 7, 3, 3, 2
+MAX_CHARACTERS, MAX_ANSWER = 2400, 80  # of a short page, about 600 tokens; of an answer
+MAX_LONG, LONG = 12_000, 0.2  # of a long page; their share
+NOTED_CHARACTERS, MAX_NOTED, MAX_NOTE = 1200, 3, 170  # of a chunk; chunks of a page; characters of a note
+MAX_IDLE = 2  # questions on a chunk that only other chunks answer
 HELD, MIN_SPARE, MAX_SPARE = 0.8, 2, 9  # of sentences: needed ones that are shown, and others
 EXAMPLES, MIN_CHUNKS, MAX_CHUNKS = 2000, 4, 8  # documents to reinforce on
+NAME = re.compile(r"\b(?:[A-Z][\w'-]+(?: (?:of |the |de )?[A-Z][\w'-]+)*|\d{3,4})\b")
 TRIED = 24  # passages whose questions are compared, for one that the page might answer but does not
 
 Span = tuple[int, int]
@@ -147,15 +153,18 @@ def pages_of_passages(sets: Sequence[Sequence[Passage]], source: random.Random) 
         passage = source.choice(sets[index])
         near = titles[index][passage.title]
         pool = near if passage.title and len(near) > MAX_OTHERS else sets[index]
-        others = [it for it in source.sample(pool, min(MAX_OTHERS, len(pool))) if it is not passage]
-        yield _page(passage, others[: source.choice((0, 1, 2, 2, 3, 3))], pool, source)
+        is_long = source.random() < LONG
+        count = 40 if is_long else source.choice((0, 1, 2, 2, 3, 3))
+        others = [it for it in source.sample(pool, min(count, len(pool))) if it is not passage]
+        size = source.randint(MAX_CHARACTERS, MAX_LONG) if is_long else MAX_CHARACTERS
+        yield _page(passage, others, pool, size, source)
 
 
 def _page(
-    passage: Passage, others: Sequence[Passage], pool: Sequence[Passage], source: random.Random
+    passage: Passage, others: Sequence[Passage], pool: Sequence[Passage], size: int, source: random.Random
 ) -> Page:
     own = [passage, *others]
-    while sum(len(it.text) for it in own) > MAX_CHARACTERS and len(own) > 1:
+    while sum(len(it.text) for it in own) > size and len(own) > 1:
         own.pop()
     source.shuffle(own)
     asked, texts, begins = list[Asked](), list[str](), 0
@@ -174,8 +183,27 @@ def _page(
     ]
     words = telling(text)
     candidates.sort(key=lambda it: len(words & telling(it.problem)) / (len(telling(it.problem)) or 1))
-    absent = candidates[::-1][: source.choice((1, 2, MAX_ABSENT))]
-    return Page(text, (*kept, *(Asked(it.problem) for it in absent)))
+    absent = [Asked(it.problem) for it in candidates[::-1][: source.choice((1, 2, MAX_ABSENT))]]
+    some = source.sample(asked, min(MAX_EXCHANGED, len(asked)))
+    exchanged = [it for one in some if (it := _exchange(one, text, source))]
+    return Page(text, (*kept, *absent, *exchanged))
+
+
+def _exchange(asked: Asked, text: str, source: random.Random) -> Asked | None:
+    """A question about another name or number of the text, if no sentence with it has much of the rest."""
+    _, _, rest = asked.problem.partition(" ")  # the first word of a sentence is no name
+    names = [it for it in NAME.findall(rest) if it in text]
+    if not names:
+        return None
+    name = source.choice(names)
+    others = {it for it in NAME.findall(text) if it[0].isdigit() == name[0].isdigit()}
+    other = source.choice(sorted(it for it in others if it not in asked.problem and it not in name) or [""])
+    problem = asked.problem.replace(name, other)
+    words = telling(problem) - telling(other)
+    near = [text[a:b] for a, b in sentences_of(text) if other in text[a:b]]
+    if not other or any(2 * len(words & telling(it)) > len(words) for it in near):
+        return None
+    return Asked(problem)
 
 
 def _move(asked: Asked, by: int) -> Asked:
@@ -183,7 +211,7 @@ def _move(asked: Asked, by: int) -> Asked:
 
 
 def pages_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iterator[Page]:
-    """HotpotQA's questions on what they need and up to three other paragraphs; one in four lacks some."""
+    """HotpotQA's questions on what they need and others of its ten paragraphs; one in four lacks some."""
     while True:
         row = source.choice(rows)
         needed = defaultdict(set)  # type: defaultdict[str, set[int]]
@@ -194,17 +222,19 @@ def pages_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iter
         if lacks:
             own = own[:-1] if source.random() < 0.5 else own[1:]
         rest = [it for it in row["context"] if it[0] not in needed]
-        own += source.sample(rest, min(len(rest), source.randint(1, MAX_OTHERS)))
+        count = source.choice((len(rest), source.randint(1, MAX_OTHERS)))
+        own += source.sample(rest, min(len(rest), count))
         source.shuffle(own)
         text, spans = "", list[Span]()
         for title, lines in own:
             text += f"\n\n{title}\n" if text else f"{title}\n"
             for index, line in enumerate(lines):
-                spans += [(len(text), len(text) + len(line))] if index in needed.get(title, ()) else []
-                text += line
+                begin = len(text)
+                text += f"{'' if text[-1].isspace() else ' '}{line.strip()}"
+                spans += [(begin, len(text))] if index in needed.get(title, ()) else []
             text = text.rstrip()
         answer = row["answer"]
-        if len(text) > MAX_CHARACTERS * 1.5 or len(answer) > MAX_ANSWER:
+        if len(text) > MAX_LONG or len(answer) > MAX_ANSWER:
             continue
         if lacks and answer in text and answer not in ("yes", "no"):
             continue
@@ -217,7 +247,7 @@ def pages_of_needles(novels: Sequence[Path], source: random.Random) -> Iterator[
         Recipe(length_tokens=tokens, seed=source.randrange(10**6), absent=0.2,
                corpora=Corpora((("essays", novel),)))
         for novel in novels
-        for tokens in (450, 700)
+        for tokens in (450, 700, 2500)
     ]  # fmt: skip
     for index in range(10**9):
         name, recipe = source.choice(list(VARIANTS)), source.choice(recipes)
@@ -227,14 +257,54 @@ def pages_of_needles(novels: Sequence[Path], source: random.Random) -> Iterator[
         yield Page(example.document, (Asked(example.problem, answer, tuple(spans)),))
 
 
-def lessons(page: Page, kind: str, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
-    """The conversations of a lesson on a page: the answers from the `whole` of it, or from `some`."""
+def lessons(page: Page, form: str, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
+    """The conversations of a lesson on a page: notes, or answers from the `whole` of it or from `some`."""
     prompts = prompts.for_document(text_document(page.text, is_example=True).mark, asks=False)
-    shown, spans = (page.text, [(0, len(page.text))]) if kind == "whole" else _some(page, source)
+    if form == "note":
+        yield from _notes(page, prompts, source)
+        return
+    shown, spans = (page.text, [(0, len(page.text))]) if form == "whole" else _some(page, source)
     for it in page.asked:
         held = it.answer and all(any(a < d and c < b for c, d in spans) for a, b in it.spans)
         if held or not (it.answer and it.answer in shown):
-            yield _lesson(prompts.for_answer(it.problem, shown), it.answer if held else NOT_THERE)
+            yield _lesson("answer", prompts.for_answer(it.problem, shown), it.answer if held else NOT_THERE)
+
+
+def _notes(page: Page, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
+    """What some chunks of a page say in answer to its questions, and to some that they do not answer."""
+    chunks = [(0, 0)]
+    for _, end in sentences_of(page.text):
+        begin, middle = chunks[-1]
+        if middle > begin and end - begin > NOTED_CHARACTERS:
+            begin = middle
+            chunks.append((begin, end))
+        chunks[-1] = (begin, end)
+    needed = [it for it in chunks if any(_meets(it, span) for one in page.asked for span in one.spans)]
+    others = [it for it in chunks if it not in needed]
+    chosen = source.sample(needed, min(MAX_NOTED, len(needed))) + source.sample(others, min(1, len(others)))
+    for chunk in chosen:
+        shown, idle = page.text[slice(*chunk)].strip(), 0
+        for it in page.asked:
+            spans = [span for span in it.spans if _meets(chunk, span)]
+            idle += not spans
+            if spans or idle <= MAX_IDLE:
+                note = " ".join(_sentence(page.text, it, span, MAX_NOTE // len(spans)) for span in spans)
+                yield _lesson("update", prompts.for_note(it.problem, shown), note or NOT_THERE)
+
+
+def _meets(one: Span, other: Span) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _sentence(text: str, asked: Asked, span: Span, size: int) -> str:
+    """The sentence at a span, or as much of it as fits around the answer."""
+    begin, end = next((it for it in sentences_of(text) if _meets(it, span)), span)
+    whole = " ".join(text[begin:end].split())
+    if len(whole) <= size:
+        return whole
+    spare = max(0, whole.find(asked.answer) + len(asked.answer) - size * 3 // 4) if asked.answer else 0
+    begin = whole.rfind(" ", 0, spare) + 1 if spare else 0
+    return whole[begin : begin + size].rpartition(" ")[0]
 
 
 def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
@@ -254,8 +324,8 @@ def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
     return "\n".join(f"- {line}" for line in lines), [every[at] for at in shown]
 
 
-def _lesson(messages: tuple[Message, ...], reply: str) -> Conversation:
-    return Conversation("answer", None, messages, Completion(reply), "")
+def _lesson(kind: Literal["update", "answer"], messages: tuple[Message, ...], reply: str) -> Conversation:
+    return Conversation(kind, None, messages, Completion(reply), "")
 
 
 def examples(
@@ -289,10 +359,10 @@ async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> Asyn
     source, prompts = random.Random(seed), load_prompts(HERE / "prompts.toml")
     for index in range(count):
         (of,) = source.choices(list(SHARES), list(SHARES.values()))
-        kind = source.choice(("some", "some", "some", "whole"))
-        made = tuple(lessons(next(pages[of]), kind, prompts, source))
+        form = source.choice(FORMS)
+        made = tuple(lessons(next(pages[of]), form, prompts, source))
         if made:
-            yield Trajectory(f"{of}-{kind}-{index}", made, "", reward=1.0)
+            yield Trajectory(f"{of}-{form}-{index}", made, "", reward=1.0)
 
 
 def main() -> None:
@@ -300,6 +370,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sources", type=Path, required=True)
     parser.add_argument("--hotpot", type=Path, required=True)
+    parser.add_argument("--wiki-hops", type=Path, help="2WikiMultihopQA, in the same form")
     parser.add_argument("--novels", type=Path, nargs="+", required=True, help="texts to hide needles in")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--examples", type=Path, help="a file for documents to reinforce on, if wanted")
@@ -307,7 +378,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     with gzip.open(asked.hotpot, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file][HOTPOT_ROWS]
+        rows = [json.loads(line) for number, line in enumerate(file) if number in HOTPOT_ROWS]
+    if asked.wiki_hops:
+        with gzip.open(asked.wiki_hops, "rt", encoding="utf-8") as file:
+            rows += [row for row in map(json.loads, file) if row["split"] == "train"]
     sets, source = load_passages(asked.sources), random.Random(f"pages/{asked.seed}")
     pages = {
         "passages": pages_of_passages(sets, source),
