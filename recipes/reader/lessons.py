@@ -265,7 +265,7 @@ def lessons(page: Page, form: str, prompts: Prompts, source: random.Random) -> I
         return
     shown, spans = (page.text, [(0, len(page.text))]) if form == "whole" else _some(page, source)
     for it in page.asked:
-        held = it.answer and all(any(a < d and c < b for c, d in spans) for a, b in it.spans)
+        held = it.answer and all(any(_meets(one, other) for other in spans) for one in it.spans)
         if held or not (it.answer and it.answer in shown):
             yield _lesson("answer", prompts.for_answer(it.problem, shown), it.answer if held else NOT_THERE)
 
@@ -311,7 +311,7 @@ def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
     """Some of the sentences of a page as finds are shown, and their places."""
     every = sentences_of(page.text)
     wanted = [it for one in page.asked for it in one.spans if source.random() < HELD]
-    chosen = {at for at, (a, b) in enumerate(every) if any(a < d and c < b for c, d in wanted)}
+    chosen = {at for at, it in enumerate(every) if any(_meets(it, other) for other in wanted)}
     spare = [at for at in range(len(every)) if at not in chosen]
     source.shuffle(spare)
     count, problems = source.randint(MIN_SPARE, MAX_SPARE), [telling(it.problem) for it in page.asked]
