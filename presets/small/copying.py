@@ -29,6 +29,7 @@ from memagent.types import TrainingSequence
 HERE = Path(__file__).parent
 RANDOM_START = {"model": "small/policy", "random_weights": True, "prepare": "small/start.py:look_back"}
 STEPS, SEQUENCES = 1200, 64
+COUNT = 2048  # examples with conversations
 SCHEDULE = ScheduleSettings(learning_rate=5e-3, warmup_steps=50, decay_steps=400)
 RANDOM = 0.9  # share of the sequences; the others are conversations
 MIN_TOKENS, SHORT_TOKENS, MAX_TOKENS = 48, 96, 384  # of a random sequence
@@ -101,11 +102,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS, help=f"optimizer steps ({STEPS})")
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help=f"in each step ({SEQUENCES})")
-    parser.add_argument("--count", type=int, help="examples with conversations (as in the warm start)")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"examples with conversations ({COUNT})")
     args = parser.parse_args()
-    changes = {"seed": args.seed, "policy": RANDOM_START}
-    if args.count:
-        changes["warm_start"] = {"count": args.count}
+    changes = {"seed": args.seed, "policy": RANDOM_START, "warm_start": {"count": args.count}}
     policy = learn_to_copy(load_training(HERE.parent / "small.toml", changes), args.steps, args.sequences)
     export_policy(policy.model, policy.tokenizer, "merged", args.out)
 

@@ -1,60 +1,80 @@
-"""What presets/small.toml reads: RULER's needles and variables, and a question of two hops in sentences.
+"""What presets/small.toml reads: facts hidden in essays, more than fit a memory; a question needs a few.
 
-A function for each use, from a number to an example. The tasks take turns.
+Each document has 16 to 24 facts of one kind; its question needs one to five of them, and the memory has room
+for about six. So who notes everything fails. The kinds take turns: one number of many, as in RULER's
+`niah_multikey_1`; two to four of them, as in `niah_multiquery`; a chain of five variables among others, as in
+`vt`; and the mayor of somebody's home town, a question of two hops. Of a chain and of two hops, what leads on
+stands first, so that a reader who has noted it can know what else matters. Training reads the first half of
+the essays, tests the second.
+
+A function for each use, from a number to an example.
 """
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate, pairwise
 from pathlib import Path
+from string import ascii_uppercase
 
 from memagent.documents.tokens import load_tokenizer
-from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
-from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
+from memagent.tasks.needle import HOPS, NAME_LETTERS, NEEDLE
+from memagent.tasks.recipe import ABSENT_ANSWERS
+from memagent.tasks.words import coin_words, compound
 from memagent.types import Example, TokenCounter
 
 CHUNK = 250  # tokens of a document for each chunk of 256
-RULER = ("niah_single_1", "niah_multikey_1", "vt")
-ROOM = {"niah_single_1": 168, "niah_multikey_1": 168, "vt": 84}  # for the problem, and RULER's for an answer
+TASKS = 4
+FACTS = (16, 24)  # in a document, at least and at most
+ROOM = 90  # tokens of the memory that the wavering oracle fills at most
+WARM, LONGER = (2, 3, 4, 6, 8, 12), (3, 4, 5, 6, 7, 8)  # chunks of the documents, which take turns
+NAMES = 256  # words that people and towns are called, each a token
+SEEN, UNSEEN = "the first half of the essays", "the second half of the essays"
 FACT = re.compile(  # a group for what is noted of it
     r"One of the special magic numbers (for [^\n]+? is: \d+)\.|(VAR [A-Z]+ = (?:VAR )?[A-Z\d]+)"
     r"|The home town (of \w+ \w+ is \w+)\.|The mayor (of \w+ is \w+ \w+)\."
 )
-ATTITUDES = (True, False)  # whether the oracle notes facts at all, in each version of a document
-NAMES = 256  # words that people and towns are called, each a token
 
-
-def careless(index: int) -> Example:
-    """For imitation: one to six chunks, of which the oracle notes every fact, or nothing."""
-    number, version = divmod(index, len(ATTITUDES))
-    return noted(_warm(number), ATTITUDES[version], version)
+Made = tuple[str, list[str]]
+"""A question, and the facts in the order of the document."""
 
 
 def careful(index: int) -> Example:
-    """The same, but the oracle notes every fact."""
-    return noted(_warm(index), True)
+    """For imitation: two to twelve chunks, of which the oracle notes what the question needs."""
+    return _warm(index)
 
 
 def brief(index: int) -> Example:
-    """For imitation: facts with nothing between them, all of them noted, to practise memories and answers.
+    """The same facts with nothing between them, to practise memories and answers."""
+    return _bare(_warm(index))
 
-    Half of the documents have the needed facts alone, half of them all facts in any order.
-    """
-    number, version = divmod(index, 2)
-    turn, kind = divmod(number, len(RULER))
-    whole = example(turn * (len(RULER) + 1) + kind + 1, CHUNK, "brief")  # all but single needles
-    facts = [it.group() for it in FACT.finditer(whole.document) if version or _note(it) in whole.evidence]
-    if version:
-        random.Random(f"brief/{number}").shuffle(facts)
-    return noted(replace(whole, document="\n".join(facts), haystack=""), True, version)
+
+def undecided(index: int) -> Example:
+    """For imitation: an oracle that notes any facts, whatever the question."""
+    return _at_random(_warm(index), index)
+
+
+def undecided_brief(index: int) -> Example:
+    """The same facts with nothing between them."""
+    return _bare(undecided(index))
+
+
+def wavering(index: int) -> Example:
+    """For imitation: in two documents of three."""
+    return undecided(index) if index % 3 else _warm(index)
+
+
+def wavering_brief(index: int) -> Example:
+    """The same facts with nothing between them."""
+    return _bare(wavering(index))
 
 
 def longer(index: int) -> Example:
-    """For reinforcement: two to eight chunks."""
-    return elsewhere(example(index, (2 + index // 4 % 7) * CHUNK, "longer"))
+    """For reinforcement: three to eight chunks."""
+    return example(index, LONGER[index // TASKS % len(LONGER)] * CHUNK, "longer", SEEN)
 
 
 def held_out(index: int) -> Example:
@@ -62,75 +82,117 @@ def held_out(index: int) -> Example:
     return example(index, 12 * CHUNK, "held out")
 
 
-def example(index: int, tokens: int, seed: str) -> Example:
-    """Example number `index` of a seed, with a document of about so many tokens."""
-    turn, kind = divmod(index, len(RULER) + 1)
-    if kind == len(RULER):
-        return two_hops(turn, tokens, seed)
-    name = RULER[kind]
-    number = random.Random(seed).getrandbits(32)
-    recipe = Recipe(length_tokens=tokens + ROOM[name], seed=number, count_tokens=count_tokens())
-    made = TASKS[name].make(recipe, turn)
-    if name == "vt":
-        return replace(made, rationale=f"All have the value {made.evidence[0].rpartition(' ')[2]}.")
-    notes = notes_of("\n".join(made.evidence))
-    return replace(made, evidence=notes, rationale=f"{notes[-1]}.")
+def masked(index: int) -> Example:
+    """For reinforcement without questions: the problem is a fact of the text whose last word is masked."""
+    return _masked(longer(index))
 
 
-def elsewhere(made: Example) -> Example:
-    """The same, but facts hidden in essays are hidden in a random part of them, instead of the beginning.
+def masked_held_out(index: int) -> Example:
+    """The same of twelve chunks, and not trained on."""
+    return _masked(held_out(index))
 
-    Otherwise short documents would all have the same sentences, and any others would be new in long ones.
+
+def example(index: int, tokens: int, seed: str, haystack: str = UNSEEN) -> Example:
+    """Example number `index` of a seed, with a document of about so many tokens.
+
+    Its facts are hidden in a half of the essays, or in the text that a file holds.
     """
-    if made.task != "niah_multikey_1":
-        return made
-    facts = [it.group() for it in FACT.finditer(made.document)]
-    tokens, source = count_tokens()(made.document), random.Random(f"elsewhere/{made.id}")
-    return replace(made, document=_hidden_in_essays(facts, tokens, source), haystack=Corpora().essays().label)
+    source = random.Random(f"{seed}/{index}")
+    task, make = [*kinds().items()][index % TASKS]
+    problem, facts = make(source)
+    needed, answers = solve(problem, notes_of("\n".join(facts)))
+    document = _hidden(facts, tokens, source, haystack)
+    return Example(
+        id=f"{task}-{tokens}-{seed}-{index}", task=task, problem=problem, document=document, answers=answers,
+        length_tokens=count_tokens()(document), evidence=needed, haystack=_named(haystack),
+    )  # fmt: skip
 
 
 def notes_of(text: str) -> tuple[str, ...]:
-    """What is to be noted of all facts in a text, those that are not asked for among them.
+    """What can be noted of all facts in a text, needed or not.
 
     From the key on: notes that begin with the same words are hard to copy one after the other.
     """
-    return tuple(map(_note, FACT.finditer(text)))
+    return tuple(fact[fact.lastindex or 0] for fact in FACT.finditer(text))
 
 
-def _note(fact: re.Match[str]) -> str:
-    return fact[fact.lastindex or 0]
+def places_of(text: str) -> list[tuple[int, int]]:
+    """Where the facts of a text stand, in characters."""
+    return [fact.span() for fact in FACT.finditer(text)]
 
 
-def _warm(number: int) -> Example:
-    return elsewhere(example(number, (1 + number // 4 % 6) * CHUNK, "warm"))
+def solve(problem: str, notes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The notes that lead to an answer, one after the other, and the answers; as much as these notes tell."""
+    if asked := re.search(
+        r"numbers? does the text give for ([^?]+)\?|numbers does .* for ([^?]+)\?", problem
+    ):
+        keys = re.split(r", | and ", asked[1] or asked[2])
+        found = [it for key in keys for it in notes if it.startswith(f"for {key} is: ")]
+        return tuple(found), tuple(it.rpartition(" ")[2] for it in found)
+    if asked := re.search(r"the value (\d+)", problem):
+        found = _follow(notes, f" = {asked[1]}", lambda note: f" = VAR {note.split()[1]}")
+        return tuple(found), tuple(it.split()[1] for it in found)
+    person = problem.removesuffix("?").partition("home town of ")[2]
+    found = [it for it in notes if it.startswith(f"of {person} is ")][:1]
+    found += [it for home in found for it in notes if it.startswith(f"of {home.rpartition(' ')[2]} is ")]
+    return tuple(found), tuple(it.partition(" is ")[2] for it in found[1:])
 
 
-def noted(wanted: Example, all_facts: bool, version: int = 0) -> Example:
-    """The example for an oracle that notes all facts, or none and so cannot answer."""
-    wanted = replace(wanted, id=f"{wanted.id}-{version}")
-    if all_facts:
-        return replace(wanted, evidence=notes_of(wanted.document))
-    return replace(wanted, evidence=(), answers=ABSENT_ANSWERS[:1], rationale="")
+def _follow(notes: Sequence[str], end: str, lead: Callable[[str], str]) -> list[str]:
+    """The note with this end, the one with the end that it leads to, and so on."""
+    found: list[str] = []
+    while note := next((it for it in notes if it.endswith(end) and it not in found), ""):
+        found.append(note)
+        end = lead(note)
+    return found
 
 
-def two_hops(index: int, tokens: int, seed: str) -> Example:
-    """Who is the mayor of somebody's home town? Two sentences tell, in any order, among others."""
-    source = random.Random(f"two hops/{seed}/{index}")
-    people, mayors, homes, offices = town_facts(source)
-    hidden = homes + offices
-    source.shuffle(hidden)
-    document = _hidden_in_essays(hidden, tokens, source)
-    return Example(
-        id=f"two-hops-{tokens}-{seed}-{index}",
-        task="two_hops",
-        problem=two_hop_problem(people[0]),
-        document=document,
-        answers=(mayors[0],),
-        length_tokens=count_tokens()(document),
-        evidence=notes_of("\n".join(text for text in hidden if text in (homes[0], offices[0]))),
-        rationale=" ".join(f"{note}." for note in notes_of(f"{homes[0]} {offices[0]}")),
-        haystack=Corpora().essays().label,
+def _numbers(source: random.Random, most: int) -> Made:
+    keys: dict[str, int] = {}
+    count = source.randint(*FACTS)
+    while len(keys) < count:
+        keys[compound(source)] = source.randint(10**6, 10**7 - 1)
+    asked = source.sample(sorted(keys), source.randint(min(2, most), most))
+    names = asked[0] if len(asked) == 1 else f"{', '.join(asked[:-1])} and {asked[-1]}"
+    many = "s" * (len(asked) > 1)
+    problem = f"Which special magic number{many} does the text give for {names}?"
+    return problem, [NEEDLE.format(kind="numbers", key=key, value=value) for key, value in keys.items()]
+
+
+def _variables(source: random.Random) -> Made:
+    names = coin_words(source, source.randint(*FACTS), NAME_LETTERS, ascii_uppercase)
+    length = HOPS + 1
+    chains = [names[at : at + length] for at in range(0, len(names), length)]
+    values = source.sample(range(10_000, 99_999), len(chains))
+    lines = [
+        [f"VAR {chain[0]} = {value}", *(f"VAR {name} = VAR {before}" for before, name in pairwise(chain))]
+        for chain, value in zip(chains, values, strict=True)
+    ]
+    turns = [number for number, chain in enumerate(chains) for _ in chain]
+    source.shuffle(turns)
+    return (
+        f"Which {length} variables in the text have the value {values[0]}, given directly or through other "
+        "variables? List all of their names.",
+        [lines[number].pop(0) for number in turns],
     )
+
+
+def _two_hops(source: random.Random) -> Made:
+    people, homes, offices = town_facts(source, FACTS[1] // 2)
+    order = [*range(len(people))] * 2
+    source.shuffle(order)
+    rest = [[home, office] for home, office in zip(homes, offices, strict=True)]
+    return two_hop_problem(people[0]), [rest[number].pop(0) for number in order]
+
+
+def kinds() -> dict[str, Callable[[random.Random], Made]]:
+    """The four tasks, in turn."""
+    return {
+        "niah_multikey_1": lambda source: _numbers(source, 1),
+        "niah_multiquery": lambda source: _numbers(source, 4),
+        "vt": _variables,
+        "two_hops": _two_hops,
+    }
 
 
 def two_hop_problem(person: str) -> str:
@@ -138,17 +200,19 @@ def two_hop_problem(person: str) -> str:
     return f"Who is the mayor of the home town of {person}?"
 
 
-def town_facts(source: random.Random) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Three people, the mayors of their towns, and the sentences that tell of both.
+def town_facts(source: random.Random, count: int) -> tuple[list[str], list[str], list[str]]:
+    """So many people, the sentences that tell of their home towns, and those of these towns' mayors.
 
     No sentence begins with a name: a token has the space before a word in it, so one would be another there.
     """
-    words = source.sample(names(), 15)
-    people, mayors = ([" ".join(words[at : at + 2]) for at in range(start, start + 6, 2)] for start in (0, 6))
-    towns = words[12:]
+    words = source.sample(names(), 5 * count)
+    first, last, mayors_first, mayors_last, towns = (words[at * count : (at + 1) * count] for at in range(5))
+    people, mayors = (
+        [*map(" ".join, zip(*it, strict=True))] for it in ((first, last), (mayors_first, mayors_last))
+    )
     homes = [f"The home town of {person} is {town}." for person, town in zip(people, towns, strict=True)]
     offices = [f"The mayor of {town} is {mayor}." for town, mayor in zip(towns, mayors, strict=True)]
-    return people, mayors, homes, offices
+    return people, homes, offices
 
 
 @cache
@@ -168,24 +232,71 @@ def count_tokens() -> TokenCounter:
     return load_tokenizer(Path(__file__).parent / "policy")
 
 
+def _warm(index: int) -> Example:
+    return example(index, WARM[index // TASKS % len(WARM)] * CHUNK, "warm", SEEN)
+
+
+def _bare(whole: Example) -> Example:
+    facts = (it.group() for it in FACT.finditer(whole.document))
+    return replace(whole, id=f"{whole.id}-brief", document="\n".join(facts), haystack="")
+
+
+def _at_random(whole: Example, index: int) -> Example:
+    source = random.Random(f"wavering/{index}")
+    notes = notes_of(whole.document)
+    mixed = source.sample(notes, len(notes))
+    fits = [
+        it
+        for it, total in zip(mixed, accumulate(count_tokens()(f"{it}\n") for it in mixed), strict=True)
+        if total <= ROOM
+    ]
+    chosen = fits[: source.randint(1, len(fits))]
+    noted = tuple(it for it in notes if it in chosen)
+    return replace(whole, evidence=noted, answers=solve(whole.problem, noted)[1] or ABSENT_ANSWERS[:1])
+
+
+def _masked(whole: Example) -> Example:
+    fact = random.Random(f"masked/{whole.id}").choice([*FACT.finditer(whole.document)])
+    told, (note,) = fact.group(), notes_of(fact.group())
+    before, _, last = told.rstrip(".").rpartition(" ")
+    return replace(
+        whole,
+        id=f"{whole.id}-masked",
+        task="masked",
+        problem=f"{before} ____",
+        answers=(last,),
+        evidence=(note,),
+    )
+
+
+def _named(haystack: str) -> str:
+    if haystack in (SEEN, UNSEEN):
+        return f"{haystack}: {Corpora().essays().label}"
+    return Corpora((("essays", Path(haystack)),)).essays().label.replace("essays", Path(haystack).name, 1)
+
+
 @cache
-def _essays() -> tuple[tuple[str, int], ...]:
-    """The essays' sentences with their tokens."""
-    essays = Corpora().essays()
-    ends = (*essays.starts[1:], len(essays.words))
-    sentences = (" ".join(essays.words[start:end]) for start, end in zip(essays.starts, ends, strict=True))
-    return tuple((text, count_tokens()(" " + text)) for text in sentences)
+def _sentences(haystack: str) -> tuple[tuple[str, int], ...]:
+    """A haystack's sentences with their tokens."""
+    whole = haystack in (SEEN, UNSEEN)
+    text = (Corpora() if whole else Corpora((("essays", Path(haystack)),))).essays()
+    ends = (*text.starts[1:], len(text.words))
+    sentences = [" ".join(text.words[start:end]) for start, end in zip(text.starts, ends, strict=True)]
+    half = len(sentences) // 2
+    if whole:
+        sentences = sentences[:half] if haystack == SEEN else sentences[half:]
+    return tuple((it, count_tokens()(" " + it)) for it in sentences)
 
 
-def _hidden_in_essays(hidden: Sequence[str], tokens: int, source: random.Random) -> str:
-    """Sentences of the essays, from a random one on, with the hidden ones among them."""
-    sentences = _essays()
+def _hidden(facts: Sequence[str], tokens: int, source: random.Random, haystack: str) -> str:
+    """Sentences of a haystack, from a random one on, with the facts among them."""
+    sentences = _sentences(haystack)
     place = source.randrange(len(sentences))
     texts: list[str] = []
-    left = tokens - sum(count_tokens()(" " + text) for text in hidden)
+    left = tokens - sum(count_tokens()(" " + text) for text in facts)
     while (left := left - sentences[place % len(sentences)][1]) >= 0:
         texts.append(sentences[place % len(sentences)][0])
         place += 1
-    for already, at in enumerate(sorted(source.choices(range(len(texts) + 1), k=len(hidden)))):
-        texts.insert(at + already, hidden[already])
+    for already, at in enumerate(sorted(source.choices(range(len(texts) + 1), k=len(facts)))):
+        texts.insert(at + already, facts[already])
     return " ".join(texts)

@@ -1,71 +1,109 @@
-"""From nothing to the figure: what a small reader keeps at 8K to 4M tokens, before and after reinforcement.
+"""From nothing to the figure: what a small reader keeps, and what reinforcement changes about it.
 
     python presets/small/figure.py --out runs/figure
 
-For each seed it trains a reader by copying and imitation, and from there two more by reinforcement: with the
-advantage given to every conversation, and to the answer alone. They read as `gated` does. From the first one,
-readers with other --workflows are trained too, by a short imitation of an oracle that reads as they do, and
-then by reinforcement. All of them read needles, variables and questions of two hops at every length, the
-shortest first. What one chunk has room for is read too, as `gated` does, by the reinforced reader: the ends
-of each document, and the passages that BM25 ranks best. So many --jobs run side by side, on one core each.
-The essays must be fetched first (`memagent data fetch essays`): the small sample makes other documents.
-Started again, it continues where it stopped: trainings from their newest checkpoint, readings from their last
-row. --quick runs all of it with next to no training, to see whether it runs.
+One model learns to copy. From there each seed's careful reader imitates an oracle that notes what the
+question needs, and an undecided one, from the careful one, an oracle that notes any facts, whatever the
+question. Both are reinforced, with the advantage given to every conversation of an attempt and to its answer
+alone. Readers that rewrite the memory at each chunk, or keep excerpts, imitate and are reinforced too;
+another answers from passages that BM25 finds, without a memory. All of them read the same documents, made of
+the half of the essays that none has seen, and of each of the --texts; the shortest first. So many --jobs run
+side by side, on one core each. The essays must be fetched first (`memagent data fetch essays`): the small
+sample makes other documents. Started again, it continues where it stopped. --quick runs all of it with next
+to no training.
 
-Writes OUT/figure.json and OUT/figure.md; with matplotlib, OUT/figure.png and OUT/workflows.png too.
+Writes OUT/figure.json, OUT/figure.md and OUT/rows.jsonl.gz; with matplotlib, OUT/figure.png too.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import math
 import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
+from typing import Any
 
-from memagent.documents.cutting import cut
-from memagent.reading.ranking import best_passages
-from memagent.reading.workflows import workflows
-from memagent.reading.workflows.whole import head_and_tail
-from memagent.tasks import Corpora, write_examples
+from memagent.tasks import Corpora
 from memagent.tasks.corpora import sample_warning
-from memagent.tasks.scoring import confidence_interval
-from memagent.training.data import load_function
-from memagent.training.settings import load_training
-from memagent.types import Example
 
 HERE = Path(__file__).parent
 PRESET = HERE.parent / "small.toml"
-LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
-WARM, RL = "warm start", "reinforcement"
-CREDITS = {RL: "trajectory", "credit to the answer alone": "answer"}
-TRUNCATED, RETRIEVED = "the document's ends, read as gated", "four passages by BM25, read as gated"
-CHUNK, PASSAGE = 250, 60  # tokens
-GATED = "gated"
-OTHERS: dict[str, dict[str, int]] = {  # workflows, and the settings that they change
-    "overwrite": {},
-    "heads": {"heads": 4, "memory_tokens": 96},
-    "evidence": {"memory_tokens": 256},
-    "parallel": {"rounds": 1},
-    "tree": {"shards": 4},
-    "reread": {"rounds": 2},
-}
-WINDOW = 1024  # tokens, of readers with another workflow
-ORDER = (*CREDITS, WARM, *OTHERS, RETRIEVED, TRUNCATED)  # in tables and the figures
-TASKS = 4  # that take turns in the examples
-LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
-ANOTHER_START = ("warm_start.steps=500", "warm_start.decay_steps=200")  # for another workflow
+LENGTHS = (8_192, 32_768, 131_072, 524_288)
+COPIED = "copied"
+SHORT = (  # an imitation that begins with a reader
+    "warm_start.sequences=96", "warm_start.count=4096",
+)  # fmt: skip
+UNDECIDED = (
+    'warm_start.examples=["small/data.py:undecided", "small/data.py:undecided_brief"]',
+    "warm_start.steps=150", "warm_start.learning_rate=7e-4", "warm_start.decay_steps=100", *SHORT,
+)  # fmt: skip
+ANOTHER = (
+    "warm_start.steps=300", "warm_start.learning_rate=1e-3", "warm_start.decay_steps=150", *SHORT,
+)  # fmt: skip
+ROOMS = {"overwrite": (), "evidence": ("read.memory_tokens=256", "engine.window_tokens=1024")}
+PASSAGES = (
+    "warm_start.trajectories=small/oracle.py:from_passages", 'warm_start.examples=["small/data.py:careful"]',
+)  # fmt: skip
 QUICK = (
     "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2", "rollout.attempts=2",
     "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
 )  # fmt: skip
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 95% of means of so many seeds lie within that many errors
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How a reader is trained: from which other, and with which settings; and how it reads."""
+
+    start: str
+    changes: tuple[str, ...] = ()
+    reinforced: bool = False
+    workflow: str = "gated"
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What it changes in the preset."""
+        of_workflow = (f"read.workflow={self.workflow}", f"read.templates=small/{self.workflow}.toml")
+        return (
+            *self.changes,
+            *(("warm_start.steps=0",) if self.reinforced else ()),
+            *((*of_workflow, *ROOMS[self.workflow]) if self.workflow in ROOMS else ()),
+        )
+
+
+ANSWER_ALONE = ("loss.credit=answer",)
+MASKED = (  # needs no questions
+    'data.examples=["small/data.py:masked"]', 'evaluation.examples=["small/data.py:masked_held_out"]',
+)  # fmt: skip
+READERS = {
+    "careful": Reader(COPIED),
+    "careful, reinforced": Reader("careful", reinforced=True),
+    "careful, credit to the answer alone": Reader("careful", ANSWER_ALONE, reinforced=True),
+    "careful, reinforced on masked facts": Reader("careful", MASKED, reinforced=True),
+    "undecided": Reader("careful", UNDECIDED),
+    "undecided, reinforced": Reader("undecided", reinforced=True),
+    "undecided, credit to the answer alone": Reader("undecided", ANSWER_ALONE, reinforced=True),
+    "overwrite": Reader("careful", ANOTHER, workflow="overwrite"),
+    "overwrite, reinforced": Reader("overwrite", reinforced=True, workflow="overwrite"),
+    "evidence": Reader("careful", ANOTHER, workflow="evidence"),
+    "evidence, reinforced": Reader("evidence", reinforced=True, workflow="evidence"),
+    "passages": Reader("careful", (*ANOTHER, *PASSAGES)),
+}
+READINGS = {  # of which reader, with how many passages instead of chunks
+    **{name: (name, 0) for name in READERS if name != "passages"},
+    "four passages": ("passages", 4),
+    "eight passages": ("passages", 8),
+}
 
 
 @dataclass(frozen=True)
@@ -74,45 +112,43 @@ class Plan:
 
     out: Path
     seeds: range
-    workflows: tuple[str, ...]
     lengths: tuple[int, ...]
+    texts: tuple[Path, ...]
     count: int
     tokens: int
     jobs: int
     quick: bool
 
-    def examples(self, length: int) -> int:
-        """How many examples of each task a reader reads at a length."""
-        return max(1, min(self.count, self.tokens // length))
+    def documents(self, length: int) -> int:
+        """How many documents of a length a reader reads."""
+        return max(4, min(self.count, self.tokens // length // 4 * 4))
 
-    def settings(self, seed: int, *more: str) -> list[str]:
-        """The flags of a training."""
-        pairs = (f"seed={seed}", *more, *(QUICK if self.quick else ()))
-        return [word for pair in pairs for word in ("--set", pair)]
+    def folder(self, name: str, seed: int) -> Path:
+        """Of a reader."""
+        named = COPIED if name == COPIED else f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}"
+        return (self.out / "readers" / named).resolve()
 
-    def another(self, workflow: str) -> list[str]:
-        """What a reader with another workflow sets."""
-        read = {"workflow": workflow, "templates": _templates(workflow), **OTHERS[workflow]}
-        return [
-            *(f"read.{name}={value}" for name, value in read.items()),
-            f"engine.window_tokens={WINDOW}", *ANOTHER_START,
-        ]  # fmt: skip
+    def rows(self, name: str, length: int, seed: int, text: Path | None) -> Path:
+        """Where the rows of a reading are."""
+        return self.out / "rows" / name / f"{length}-seed{seed}{f'-{text.stem}' if text else ''}.jsonl"
 
 
 def main() -> None:
-    """Run everything that is missing, the shortest documents first; draw what there is after each length."""
+    """Run everything that is missing; draw what there is after each length."""
     plan = _asked()
     if (essays := Corpora().find("essays")).origin == "sample":
         print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
-    changes = {name: ["warm_start.steps=0", f"loss.credit={credit}"] for name, credit in CREDITS.items()}
-    changes |= {workflow: plan.another(workflow) for workflow in plan.workflows}
-    side_by_side(plan, (partial(train_all, plan, seed, changes) for seed in plan.seeds))
-    names = (WARM, *changes, TRUNCATED, RETRIEVED)
+    copy(plan)
+    side_by_side(plan, (partial(train, plan, "careful", seed) for seed in plan.seeds))
     for length in plan.lengths:
-        for seed in plan.seeds:
-            write_documents(plan, seed, length)
-        side_by_side(plan, (partial(read_at, plan, seed, it, length) for seed in plan.seeds for it in names))
+        side_by_side(
+            plan,
+            (
+                partial(read, plan, name, length, seed, text)
+                for text in (None, *plan.texts) for seed in plan.seeds for name in READINGS
+            ),
+        )  # fmt: skip
         draw(plan)
 
 
@@ -136,183 +172,171 @@ def side_by_side(plan: Plan, jobs: Iterable[Job]) -> None:
             raise
 
 
-def train_all(plan: Plan, seed: int, changes: dict[str, list[str]]) -> list[Job]:
-    """Train a seed's reader by copying and imitation; what follows trains the others from it."""
-    copied, warm = _folder(plan, "copied", seed), _folder(plan, WARM, seed)
-    copy(copied, seed, plan.quick)
-    train(warm, plan.settings(seed, "steps=0", f"policy.model={copied}"))
-    return [
-        partial(train, _folder(plan, name, seed), plan.settings(seed, f"policy.model={warm}", *more))
-        for name, more in changes.items()
-    ]
-
-
-def python(*words: object, cores: int = 1) -> None:
-    """Run Python with these arguments; a failure, which it has told of, ends this script."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(cores)}
+def python(*words: object) -> None:
+    """Run Python with these arguments, on one core; a failure, which it has told of, ends this script."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *map(str, words)]
     if code := subprocess.run(command, check=False, env=environment).returncode:
         raise SystemExit(code if code > 0 else 128 - code)
 
 
-def memagent(*words: object, cores: int = 1) -> None:
-    """Run a command of memagent."""
-    python("-m", "memagent", *words, cores=cores)
+def copy(plan: Plan) -> None:
+    """Make the model that can copy, unless it is there."""
+    if not (model := plan.folder(COPIED, 0)).exists():
+        few = ("--steps", 2, "--count", 8) if plan.quick else ()
+        python(HERE / "copying.py", "--out", model, *few)
 
 
-def copy(model: Path, seed: int, quick: bool) -> None:
-    """Make the folder of a model that can copy, unless it is there."""
-    if not model.exists():
-        few = ("--steps", 2, "--count", 8) if quick else ()
-        python(HERE / "copying.py", "--out", model, "--seed", seed, *few)
-
-
-def train(reader: Path, settings: list[str]) -> None:
-    """Make the folder of a reader: trained, continued, or found finished."""
+def train(plan: Plan, name: str, seed: int) -> list[Job]:
+    """Make the folder of a reader: trained, continued, or found finished; those that begin with it follow."""
+    wanted, reader = READERS[name], plan.folder(name, seed)
     run = reader.with_name(f"{reader.name}-run")
     if not reader.exists():
-        memagent("train", PRESET, "--out", run, "--resume", "--quiet", *settings)
-        memagent("train", "export", run, "--to", "merged", "--out", reader, "--quiet")
+        pairs = (f"seed={seed}", f"policy.model={plan.folder(wanted.start, seed)}", *wanted.settings)
+        if plan.quick:
+            pairs += tuple(it for it in QUICK if not (wanted.reinforced and it.startswith("warm_start")))
+        settings = [word for pair in pairs for word in ("--set", pair)]
+        stage = "run" if wanted.reinforced else "sft"
+        python("-m", "memagent", "train", stage, PRESET, "--out", run, "--resume", "--quiet", *settings)
+        python("-m", "memagent", "train", "export", run, "--to", "merged", "--out", reader, "--quiet")
+    return [partial(train, plan, it, seed) for it, after in READERS.items() if after.start == name]
 
 
-def write_documents(plan: Plan, seed: int, length: int) -> None:
-    """Write the examples of a length, and what one chunk has room for of each."""
-    example, count_tokens = (load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "count_tokens"))
-    count = count_tokens()
-
-    def ends(wanted: Example) -> str:
-        return head_and_tail(wanted.document, CHUNK, count)
-
-    def found(wanted: Example) -> str:
-        passages = [text for text, *_ in cut([wanted.document], PASSAGE, count)]
-        best = best_passages(wanted.problem, passages, CHUNK // PASSAGE)
-        return "\n".join(passages[place] for place in sorted(best))
-
-    place = {name: _documents(plan, seed, length, name) for name in (TRUNCATED, RETRIEVED, RL)}
-    if place[RL].exists():
-        return
-    examples = [example(index, length, f"figure {seed}") for index in range(TASKS * plan.examples(length))]
-    for name, shortened in ((TRUNCATED, ends), (RETRIEVED, found)):
-        write_examples(place[name], (replace(it, document=shortened(it), evidence=()) for it in examples))
-    write_examples(place[RL], examples)
-
-
-def read_at(plan: Plan, seed: int, name: str, length: int) -> None:
+def read(plan: Plan, name: str, length: int, seed: int, text: Path | None) -> None:
     """Have a reader read the documents of a length, those that it has not read yet."""
-    model = RL if name in (TRUNCATED, RETRIEVED) else name
-    workflow = name if name in OTHERS else GATED
-    trained, parts = (
-        load_training(PRESET),
-        ("problem_tokens", "chunk_tokens", "memory_tokens", "answer_tokens"),
-    )
-    read: dict[str, object] = {
-        "window_tokens": WINDOW if name in OTHERS else trained.engine.window_tokens,
-        "workflow": workflow, "templates": _templates(workflow),
-        **{part: getattr(trained.read, part) for part in parts},
-        **OTHERS.get(name, {}),
-    }  # fmt: skip
-    if workflows()[workflow].looks_ahead:
-        read["lookahead"] = LOOKAHEAD
-    memagent(
-        "eval", "--engine", "transformers", "--model", _folder(plan, model, seed),
-        "--examples", _documents(plan, seed, length, name),
-        *(word for flag, value in read.items() for word in (f"--{flag.replace('_', '-')}", value)),
-        "--out", _rows(plan, seed, name, length), "--resume", "--quiet",
+    reader, passages = READINGS[name]
+    python(
+        HERE / "measure.py", plan.folder(reader, seed), "--length", length, "--seed", seed,
+        "--count", plan.documents(length), "--workflow", READERS[reader].workflow, "--passages", passages,
+        *(("--haystack", text.resolve()) if text else ()),
+        "--out", plan.rows(name, length, seed, text),
     )  # fmt: skip
 
 
+Counts = dict[str, list[dict[str, Any]]]
+"""For each seed its rows."""
+
+
 def draw(plan: Plan) -> None:
-    """Write the tables and the figure of all rows that there are."""
-    scores, by_task = gathered(plan), gathered(plan, by_task=True)
-    told: dict[str, object] = {"haystacks": _haystacks(plan)}
-    told |= {
-        name: {length: {"score": mean, "low": low, "high": high, "examples": count}
-               for length, (mean, low, high, count) in of.items()}
-        for name, of in (scores | by_task).items()
-    }  # fmt: skip
-    (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
-    tables = [_table(scores), _table(by_task), *(f"Haystack: {it}" for it in _haystacks(plan))]
-    (plan.out / "figure.md").write_text("\n\n".join(tables) + "\n")
-    _plot(plan.out / "figure.png", {name: of for name, of in scores.items() if name not in OTHERS})
-    if compared := {f"{name}, reinforced": scores[name] for name in OTHERS if name in scores}:
-        _plot(plan.out / "workflows.png", {f"{GATED}, reinforced": scores[RL], **compared})
-
-
-Scores = dict[str, dict[int, tuple[float, float, float, int]]]
-"""For each reader and length the mean score in percent, its 95% interval, and the number of examples."""
-
-
-def gathered(plan: Plan, by_task: bool = False) -> Scores:
-    """The scores of all seeds together, of all tasks or each."""
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    places = sorted((plan.out / "rows").glob("*/*/*/rows.jsonl"))
-    for place in sorted(places, key=lambda it: ORDER.index(it.parts[-4])):
-        name, length, _ = place.relative_to(plan.out / "rows").parts[:3]
-        for row in map(json.loads, place.read_text().splitlines()):
-            found[f"{name}, {row['task']}" if by_task else name][int(length)].append(row["score"])
-    return {
-        name: {length: _estimated(values) for length, values in sorted(of.items())}
-        for name, of in found.items()
+    """Write the tables, the rows and the figure of all readings that there are."""
+    rows = [*_rows(plan)]
+    with gzip.open(plan.out / "rows.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    grouped: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
+    for row in rows:
+        title = row["text"] or "essays"
+        for it in (title, f"{title}, {row['task']}"):
+            grouped[it][row["reader"]][row["length"]][row["seed"]].append(row)
+    told = {
+        title: {name: {length: summed(it) for length, it in of.items()} for name, of in readers.items()}
+        for title, readers in sorted(grouped.items(), key=lambda it: ("," in it[0], it[0]))
     }
+    (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
+    haystacks = sorted({row["haystack"] for row in rows})
+    tables = [f"### {title}\n\n{_table(plan, of)}" for title, of in told.items()]
+    (plan.out / "figure.md").write_text(
+        "\n\n".join([*tables, *(f"Haystack: {it}" for it in haystacks)]) + "\n"
+    )
+    _plot(plan, told["essays"])
 
 
-def _haystacks(plan: Plan) -> list[str]:
-    """What the documents of the rows were made from."""
-    places = (plan.out / "rows").glob("*/*/*/rows.jsonl")
-    rows = (json.loads(line) for place in places for line in place.read_text().splitlines())
-    return sorted({row.get("haystack", "") for row in rows} - {""})
+def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
+    for text in (None, *plan.texts):
+        for name in READINGS:
+            for length in plan.lengths:
+                for seed in plan.seeds:
+                    if (place := plan.rows(name, length, seed, text)).exists():
+                        for row in map(json.loads, place.read_text().splitlines()):
+                            about = {"reader": name, "length": length, "seed": seed}
+                            yield about | {"text": text.stem if text else ""} | row
 
 
-def _table(scores: Scores) -> str:
-    lengths = sorted({length for of in scores.values() for length in of})
-    lines = ["| tokens | " + " | ".join(map(_size, lengths)) + " |", "|---" * (len(lengths) + 1) + "|"]
+def summed(of_seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The score and the shares noted and held, in percent: the mean of the seeds, and each seed's."""
+
+    def shares(part: str, whole: str) -> list[float]:
+        sums = [
+            (sum(it.get(part, 0) for it in rows), sum(it.get(whole, 0) for it in rows))
+            for rows in of_seeds.values()
+        ]
+        return [100 * some / of for some, of in sums if of]
+
+    found = {
+        "score": [100 * fmean(it["score"] for it in rows) for rows in of_seeds.values()],
+        "needed": shares("needed noted", "needed"),
+        "others": shares("others noted", "others"),
+        "held": shares("held", "needed"),
+        "idle writes": shares("idle writes", "idle"),
+    }
+    told: dict[str, Any] = {name: {"mean": fmean(it), "seeds": it} for name, it in found.items() if it}
+    every = [row for rows in of_seeds.values() for row in rows]
+    counts = {name: sum(row.get(name, 0) for row in every) for name in ("idle", "idle writes")}
+    return told | {"documents": len(every), "chunks without a fact": counts}
+
+
+def interval(values: list[float]) -> str:
+    """The mean, and Student's 95% interval of it across seeds."""
+    if len(values) < 2:
+        return f"{values[0]:.0f}"
+    error = STUDENT[min(len(values), max(STUDENT))] * stdev(values) / math.sqrt(len(values))
+    return f"{fmean(values):.0f} ± {error:.0f}"
+
+
+def _table(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> str:
+    lengths = [it for it in plan.lengths if any(it in of for of in scores.values())]
+    head = [f"{_size(it)}: score | needed | others" for it in lengths]
+    lines = ["| reader | " + " | ".join(head) + " |", "|---" * (3 * len(lengths) + 1) + "|"]
     for name, of in scores.items():
-        cells = (f"{of[it][0]:.0f} [{of[it][1]:.0f}, {of[it][2]:.0f}]" if it in of else "" for it in lengths)
+        cells = [
+            interval(of[it][what]["seeds"]) if it in of and what in of[it] else ""
+            for it in lengths for what in ("score", "needed", "others")
+        ]  # fmt: skip
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _estimated(values: list[float]) -> tuple[float, float, float, int]:
-    low, high = confidence_interval(values)
-    return 100 * fmean(values), 100 * low, 100 * high, len(values)
-
-
-def _templates(workflow: str) -> Path:
-    return HERE / f"{workflow}.toml"
-
-
-def _folder(plan: Plan, name: str, seed: int) -> Path:
-    return (plan.out / "readers" / f"{name.replace(' ', '-')}-seed{seed}").resolve()
-
-
-def _documents(plan: Plan, seed: int, length: int, name: str) -> Path:
-    part = {TRUNCATED: "-ends", RETRIEVED: "-passages"}.get(name, "")
-    return plan.out / "documents" / f"{length}-seed{seed}{part}.jsonl"
-
-
-def _rows(plan: Plan, seed: int, name: str, length: int) -> Path:
-    return plan.out / "rows" / name / str(length) / f"seed{seed}"
-
-
-def _plot(path: Path, scores: Scores) -> None:
+def _plot(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> None:
+    """Scores by length; and what is noted of the shortest documents, before and after reinforcement."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    colours: dict[str, Any] = {}
     for number, (name, of) in enumerate(scores.items()):
-        apart = 1.03 ** (number - len(scores) / 2)  # so that no interval hides another
-        errors = zip(*((mean - low, high - mean) for mean, low, high, _ in of.values()), strict=True)
-        means = [mean for mean, *_ in of.values()]
+        apart = 1.03 ** (number - len(scores) / 2)  # so that no mark hides another
         at = [length * apart for length in of]
-        axes.errorbar(at, means, [*errors], marker="o", capsize=3, lw=1.5, elinewidth=0.8, label=name)
-    axes.set_xscale("log", base=2)
-    ticks = sorted({length for of in scores.values() for length in of})
-    axes.set_xticks(ticks, [_size(length) for length in ticks])
-    axes.set(xlabel="tokens of the document", ylabel="score", ylim=(-2, 102))
-    figure.legend(loc="outside upper center", ncols=2)
-    figure.savefig(path, dpi=150)
+        line = left.plot(
+            at, [it["score"]["mean"] for it in of.values()],
+            ":" if "passages" in name else "-" if READERS[name].reinforced else "--", lw=1.5, label=name,
+        )  # fmt: skip
+        colours[name] = line[0].get_color()
+        for place, it in zip(at, of.values(), strict=True):
+            left.plot(
+                [place] * len(it["score"]["seeds"]), it["score"]["seeds"], ".", color=colours[name], ms=4
+            )
+    left.set_xscale("log", base=2)
+    left.set_xticks(plan.lengths, [_size(length) for length in plan.lengths])
+    left.set(xlabel="tokens of the document", ylabel="score (%), a dot for each seed", ylim=(-2, 102))
+    shortest = plan.lengths[0]
+    for name, of in scores.items():
+        if name in READERS and shortest in of and "needed" in of[shortest]:
+            after, colour = of[shortest], colours[name]
+            right.plot(after["others"]["seeds"], after["needed"]["seeds"], "o", color=colour, ms=5)
+            start = scores.get(READERS[name].start, {}).get(shortest)
+            if READERS[name].reinforced and start:
+                right.annotate(
+                    "", (after["others"]["mean"], after["needed"]["mean"]),
+                    (start["others"]["mean"], start["needed"]["mean"]),
+                    arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.5},
+                )  # fmt: skip
+    right.set(
+        xlabel=f"noted of what the question does not need (%), {_size(shortest)}",
+        ylabel="noted of what it needs (%)", xlim=(-2, 102), ylim=(-2, 102),
+    )  # fmt: skip
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=8)
+    figure.savefig(plan.out / "figure.png", dpi=130)
 
 
 def _size(tokens: int) -> str:
@@ -323,16 +347,14 @@ def _asked() -> Plan:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--workflows", choices=tuple(OTHERS), nargs="*", default=("overwrite",), help="beside gated"
-    )
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="in tokens (8K to 4M)")
-    parser.add_argument("--count", type=int, default=8, help="examples of each task at a length (8)")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="in tokens (8K to 512K)")
+    parser.add_argument("--texts", type=Path, nargs="*", default=(), help="other haystacks, such as a novel")
+    parser.add_argument("--count", type=int, default=64, help="documents of a length (64)")
     parser.add_argument("--tokens", type=int, default=1 << 20, help="but of no more tokens than that (1M)")
     parser.add_argument("--jobs", type=int, default=2, help="commands side by side (2)")
     parser.add_argument("--quick", action="store_true", help="next to no training: does it run?")
     given = vars(parser.parse_args())
-    given |= {name: tuple(given[name]) for name in ("lengths", "workflows")}
+    given |= {name: tuple(given[name]) for name in ("lengths", "texts")}
     given["seeds"] = range(given["seeds"])
     return Plan(**given)
 

@@ -15,9 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from memagent.prompts import load_prompts
-from memagent.tasks import TASKS
 from memagent.tasks.corpora import SAMPLE, Corpora
-from memagent.tasks.recipe import Recipe
 from memagent.tasks.words import compound
 from memagent.training.data import load_function
 
@@ -32,19 +30,13 @@ def texts() -> Iterator[str]:
     source = random.Random(0)
     yield " ".join(Corpora((("essays", SAMPLE / "essays.txt.gz"),)).essays().words)  # whatever was fetched
     yield " ".join(f"{compound(source)}" for _ in range(4000))
-    names, notes_of, town_facts, problem = (
-        load_function(f"{HERE / 'data.py'}:{name}")
-        for name in ("names", "notes_of", "town_facts", "two_hop_problem")
+    names, notes_of, kinds = (
+        load_function(f"{HERE / 'data.py'}:{name}") for name in ("names", "notes_of", "kinds")
     )
     yield from [" " + " ".join(names())] * 200
-    for number in range(300):
-        people, _, homes, offices = town_facts(source)
-        told = "\n".join((*homes, *offices))
-        yield "\n".join((problem(people[0]), told, *notes_of(told)))
-        for name in ("niah_single_1", "vt"):
-            shown = TASKS[name].make(Recipe(length_tokens=512), number)
-            told = "\n".join(shown.evidence)
-            yield "\n".join((shown.problem, told, *notes_of(told), *shown.answers))
+    for make in [*kinds().values()] * 300:
+        problem, facts = make(source)
+        yield "\n".join((problem, *facts, *notes_of("\n".join(facts))))
     for name in ("gated", "overwrite"):
         prompts = load_prompts(HERE / f"{name}.toml")
         for text in (prompts.update, prompts.answer, prompts.empty_memory):

@@ -1,35 +1,64 @@
 """A reader to imitate: what it replies to the prompts of this folder, whatever the workflow.
 
 The last line of a prompt tells what is asked for. It notes the facts in the example's evidence, each when its
-chunk is read, and answers from those that its memory holds. Now and then it slips: it repeats a line of the
-memory, or garbles one, or notes what is no fact. A slip is not imitated, but what follows is: it leaves such
-a memory as it is, and tidies it as it notes the next fact, or merges notes. If it may look something up, it
-passes over one fact of every other document, until its chunk is read again. `warm_start.trajectories` names
-it: small/oracle.py:Noting.
+chunk is read, and answers from those that its memory, or the passages in its place, hold. Now and then it
+slips: it repeats a line of the memory, or garbles one, or notes what is no fact. A slip is not imitated, but
+what follows is: it leaves such a memory as it is, and tidies it as it notes the next fact.
+`warm_start.trajectories` names it: small/oracle.py:Noting.
 """
 
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 
+from memagent.documents.cutting import cut
 from memagent.errors import EngineError
-from memagent.prompts import ENOUGH, UNCHANGED, Prompts
+from memagent.prompts import UNCHANGED, Prompts
+from memagent.prompts.loading import load_prompts
+from memagent.reading.ranking import best_passages
 from memagent.tasks.recipe import ABSENT_ANSWERS
-from memagent.types import Completion, Example, Message, Model, Sampling, Usage
+from memagent.training.data import load_function
+from memagent.types import Completion, Conversation, Example, Message, Model, Sampling, Trajectory, Usage
 
 PROMPT = re.compile(
-    r"(?:(?P<chunk>.*)\n)?<problem>.*?</problem>\n<memory>(?P<memory>.*?)</memory>\n"
-    r"(?:<question>(?P<question>.*?)</question>\n)?(?P<wanted>[^\n]+)\n",
+    r"<problem>.*?</problem>\n(?:(?P<chunk>.*)\n)?<memory>(?P<memory>.*?)</memory>\n(?P<wanted>[^\n]+)\n",
     re.DOTALL,
 )
+EXCERPT = re.compile(r'^E\d+ "(.*?)\.?" \(\d', re.MULTILINE)  # as `evidence` shows it
 SLIPS = 0.15  # of the chunks without a fact
 STRAY = range(3, 60)  # words of a note that is no fact
-WAYS = (  # what a problem asks about, what the first note on the way says of it, and how many notes there are
-    (re.compile(r"number does the text give for (.+)\?"), "for {} is", 1),
-    (re.compile(r"home town of (.+)\?"), "of {} is", 2),
-    (re.compile(r"the value (\d+)"), "= {}", 5),
+PASSAGE = 60  # tokens
+PASSAGES = (4, 8)  # that are shown in one prompt: the window has room for eight
+HERE = Path(__file__).parent
+notes_of, solve, count_tokens = (
+    load_function(f"{HERE / 'data.py'}:{it}") for it in ("notes_of", "solve", "count_tokens")
 )
-NEXT = re.compile(r"\[part \d+ of \d+, next\]\n(.*?)(?:\n\n\[part |\Z)", re.DOTALL)
+
+
+def from_passages(example: Example) -> Trajectory:
+    """What answers one prompt with passages of the document, without a memory: RAG, to be imitated."""
+    asked = ask_of_passages(example, random.Random(f"passages/{example.id}").choice(PASSAGES))
+    reply = Completion(answer_from(example.problem, asked[-1].content), "stop")
+    return Trajectory(example.id, (Conversation("answer", None, asked, reply, ""),), reply.text)
+
+
+def ask_of_passages(example: Example, number: int) -> tuple[Message, ...]:
+    """The prompt of an answer, with the passages that BM25 ranks best in the memory's place."""
+    passages = [it.text for it in cut([example.document], PASSAGE, count_tokens())]
+    best = sorted(best_passages(example.problem, passages, number))
+    prompts = replace(load_prompts(HERE / "gated.toml"), guards_turns=False)
+    return prompts.for_answer(example.problem, "\n".join(passages[place] for place in best))
+
+
+def answer_from(problem: str, shown: str) -> str:
+    """The notes that lead to the answer, and the answer, from a memory or from passages."""
+    lines = EXCERPT.findall(shown) or shown.split("\n")
+    held = dict.fromkeys([*lines, *notes_of(shown)])  # what was noted, or the facts in passages
+    notes, answers = solve(problem, [*held])
+    if not answers:
+        return f"The memory {ABSENT_ANSWERS[0]}."
+    return " ".join(f"{it}." for it in notes) + f" The answer is {', '.join(answers)}."
 
 
 class Noting:
@@ -43,7 +72,6 @@ class Noting:
         self.erred: set[str] = set()
         self._example, self._prompts = example, prompts
         self._source = random.Random(f"slips/{example.id}")
-        self._passed_over = _passed_over(example) if prompts.gap else ""
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """The perfect reply."""
@@ -51,8 +79,6 @@ class Noting:
         if shown is None:
             raise EngineError(f"no prompt of this preset: {messages[-1].content[-80:]!r}")
         memory = "" if shown["memory"] == self._prompts.empty_memory else shown["memory"]
-        if shown["question"]:
-            self._passed_over = ""
         text = self._reply(shown["wanted"], shown["chunk"] or "", memory)
         tokens = self.model.count_tokens(text)
         if tokens > sampling.max_tokens and text in self.erred:
@@ -66,20 +92,12 @@ class Noting:
         """Nothing to release."""
 
     def _reply(self, wanted: str, chunk: str, memory: str) -> str:
-        noted = (it for it in self._example.evidence if it != self._passed_over)
-        new = [it for it in noted if it in chunk and it not in memory]
+        new = [it for it in self._example.evidence if it in chunk and it not in memory]
         match wanted:
             case "The answer:":
-                return self._answer(memory)
-            case "ENOUGH, or the question:":
-                return self._question(memory)
+                return answer_from(self._example.problem, memory)
             case "UNCHANGED, or excerpts:":
-                lines = [f'ADD "{it}"' for it in new] or self._stray(chunk, 'ADD "{}"')
-            case "UNCHANGED, or a note:":
-                lines = new or self._stray(chunk)
-            case "UNCHANGED, or the part marked next:":
-                part = NEXT.search(memory)
-                lines = self._rewritten(part[1] if part else "", new)
+                lines = [f'ADD "{it}"' for it in new] or self._stray(chunk)
             case "UNCHANGED, or the new memory:":
                 lines = self._rewritten(memory, new)
             case "The new memory:":
@@ -115,47 +133,12 @@ class Noting:
         self.erred.add("\n".join(slipped))
         return slipped
 
-    def _stray(self, chunk: str, form: str = "{}") -> list[str]:
+    def _stray(self, chunk: str) -> list[str]:
         """Now and then words of the chunk that are no fact, as a note; else nothing."""
         words = self._source.choice(chunk.split("\n")).replace('"', "").split()
         if not words or self._source.random() >= SLIPS:
             return []
         at = self._source.randrange(len(words))
-        note = form.format(" ".join(words[at : at + self._source.choice(STRAY)]))
+        note = f'ADD "{" ".join(words[at : at + self._source.choice(STRAY)])}"'
         self.erred.add(note)
         return [note]
-
-    def _question(self, memory: str) -> str:
-        """What is known of the first note that the memory lacks on the way from the problem to the answer."""
-        notes = memory.split("\n")
-        for asked, form, steps in WAYS:
-            if found := asked.search(self._example.problem):
-                wanted = form.format(found[1])
-                for _ in range(steps):
-                    note = next((it for it in notes if wanted in it), None)
-                    if note is None:
-                        return wanted
-                    wanted = (
-                        f"= VAR {note.split()[1]}"
-                        if note[:3] == "VAR"
-                        else f"of {note.rpartition(' is ')[2]} is"
-                    )
-                return ENOUGH
-        raise EngineError(f"it is not known what to ask about {self._example.problem!r}")
-
-    def _answer(self, memory: str) -> str:
-        example = self._example
-        if example.task == "vt":
-            answers = sorted((name for name in example.answers if name in memory), key=memory.find)
-        else:
-            answers = [*example.answers[:1]] if all(it in memory for it in example.evidence) else []
-        if not answers or example.answers[0] in ABSENT_ANSWERS:
-            return f"The memory {ABSENT_ANSWERS[0]}."
-        return f"{example.rationale} The answer is {', '.join(answers)}."
-
-
-def _passed_over(example: Example) -> str:
-    """A note that the answer needs, of every other document; else nothing."""
-    source = random.Random(f"passed over/{example.id}")
-    needed = [it for it in example.evidence if example.task == "vt" or it in example.rationale]
-    return source.choice(needed) if needed and source.random() < 0.5 else ""

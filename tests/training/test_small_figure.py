@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from memagent.training.data import load_function
 
 SCRIPT = Path(__file__).parents[2] / "presets" / "small" / "figure.py"
 LENGTHS = ("2048", "4096")
-SCORES = {"reinforcement": 1.0, "warm-start": 0.5, "overwrite": 0.25}
+SCORES = {"careful": 0.5, "careful-reinforced": 1.0, "passages": 0.25}
 
 
 class Commands:
@@ -26,20 +27,22 @@ class Commands:
         self.called: list[tuple[str, ...]] = []
         self.fails_at = ""
 
-    def __call__(self, *words: object, cores: int = 1) -> None:
+    def __call__(self, *words: object) -> None:
         given = tuple(map(str, words[2:] if words[0] == "-m" else words))
         self.called.append(given)
         out = Path(given[given.index("--out") + 1])
         if self.fails_at and self.fails_at in str(out):
             raise SystemExit(1)
-        out.mkdir(parents=True, exist_ok=True)
-        if given[0] == "eval":
-            examples = Path(given[given.index("--examples") + 1]).read_text().splitlines()
-            model = Path(given[given.index("--model") + 1]).name.rpartition("-seed")[0]
-            score = SCORES.get(model, 0.0)
-            read = map(json.loads, examples)
-            rows = [{"task": it["task"], "score": score, "haystack": it["haystack"]} for it in read]
-            (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if not given[0].endswith("measure.py"):
+            out.mkdir(parents=True, exist_ok=True)
+            return
+        out.parent.mkdir(parents=True, exist_ok=True)
+        name = Path(given[1]).name.rpartition("-seed")[0]
+        row = {
+            "task": "vt", "haystack": "essays, sha256 0", "score": SCORES.get(name, 0.0), "needed": 4,
+            "needed noted": 3, "held": 2, "others": 10, "others noted": 1, "idle": 5, "idle writes": 0,
+        }  # fmt: skip
+        out.write_text("".join(json.dumps({"id": str(number), **row}) + "\n" for number in range(2)))
 
 
 @pytest.fixture
@@ -49,8 +52,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Commands]:
     return module, commands
 
 
-def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
-    words = ("--out", str(out), "--seeds", "2", "--count", "1", "--lengths", *LENGTHS)
+def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> None:
+    words = ("--out", str(out), "--seeds", "2", "--count", "4", "--lengths", *LENGTHS, *more)
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
     module.main()
 
@@ -60,43 +63,49 @@ def trained(commands: Commands) -> list[str]:
     return [Path(it[it.index("--out") + 1]).name for it in commands.called if it[:2] == ("train", "export")]
 
 
-def test_every_reader_is_trained_from_its_seeds_warm_start_and_reads_every_length(
+def test_every_reader_is_trained_from_what_it_begins_with_and_reads_every_length(
     commands: tuple[ModuleType, Commands],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     module, called = commands
-    run(module, monkeypatch, tmp_path)
+    novel = tmp_path / "novel.txt"
+    novel.write_text("A novel.")
+    run(module, monkeypatch, tmp_path, "--texts", str(novel))
     assert "essays: using the small sample" in capsys.readouterr().err
-    names = ("warm-start", "reinforcement", "credit-to-the-answer-alone", "overwrite")
     made = trained(called)
-    assert sorted(made) == sorted(f"{name}-seed{seed}" for name in names for seed in range(2))
+    assert len(made) == len(set(made)) == 2 * len(module.READERS)
     for seed in range(2):
-        of_seed = [it for it in made if it.endswith(f"seed{seed}")]
-        assert of_seed[0] == f"warm-start-seed{seed}"
-        copied, start = (tmp_path / "readers" / f"{name}-seed{seed}" for name in ("copied", "warm-start"))
-        copies = [it for it in called.called if it[0].endswith("copying.py") and str(copied) in it]
-        assert [it[it.index("--seed") + 1] for it in copies] == [str(seed)]
-        runs = [it for it in called.called if it[0] == "train" and f"seed={seed}" in it]
-        assert [f"policy.model={copied}" in it for it in runs] == [True, False, False, False]
-        assert [f"policy.model={start}" in it for it in runs] == [False, True, True, True]
+        assert made.index(f"careful-seed{seed}") < made.index(f"undecided-seed{seed}")
+        assert made.index(f"undecided-seed{seed}") < made.index(f"undecided-reinforced-seed{seed}")
+    for it in called.called:
+        if it[0] == "train" and it[1] != "export":
+            name = Path(it[it.index("--out") + 1]).name
+            assert (it[1] == "run") == ("reinforced" in name or "credit" in name)
+            assert ("warm_start.steps=0" in it) == (it[1] == "run")
+            assert ("loss.credit=answer" in it) == ("credit" in name)
+            start = next(word for word in it if word.startswith("policy.model="))
+            begun = "copied" if name.startswith("careful-seed") else name.partition("-")[0]
+            assert Path(start).name.startswith("careful" if it[1] == "sft" and begun != "copied" else begun)
     told = json.loads((tmp_path / "figure.json").read_text())
-    expected = {
-        "reinforcement": 100.0,
-        "credit to the answer alone": 0.0,
-        "warm start": 50.0,
-        "overwrite": 25.0,
-        "four passages by BM25, read as gated": 100.0,
-        "the document's ends, read as gated": 100.0,
-    }
+    assert [*told] == ["essays", "novel", "essays, vt", "novel, vt"]
+    expected = {"careful": 50.0, "careful, reinforced": 100.0, "four passages": 25.0, "undecided": 0.0}
     for name, score in expected.items():
-        assert {size: of["score"] for size, of in told[name].items()} == dict.fromkeys(LENGTHS, score)
-        assert {of["examples"] for of in told[name].values()} == {8}
-    assert told["overwrite, vt"]["2048"]["examples"] == 2
+        assert {size: of["score"]["seeds"] for size, of in told["essays"][name].items()} == {
+            length: [score, score] for length in LENGTHS
+        }
+    assert told["novel"]["careful"]["2048"]["needed"] == {"mean": 75.0, "seeds": [75.0, 75.0]}
+    assert told["essays"]["careful"]["2048"]["chunks without a fact"] == {"idle": 20, "idle writes": 0}
     table = (tmp_path / "figure.md").read_text()
-    assert "| warm start | 50 [" in table and f"Haystack: {told['haystacks'][0]}" in table
-    assert len(told["haystacks"]) == 1 and told["haystacks"][0].startswith("sample of essays, sha256 ")
+    assert "| careful | 50 ± 0 | 75 ± 0 | 10 ± 0 |" in table and "Haystack: essays, sha256 0" in table
+    with gzip.open(tmp_path / "rows.jsonl.gz", "rt") as rows:
+        assert len([*rows]) == 2 * 2 * 2 * 2 * len(module.READINGS)
+
+
+def test_intervals_are_students_across_seeds() -> None:
+    interval = load_function(f"{SCRIPT}:interval")
+    assert interval([60.0, 70.0, 80.0]) == "70 ± 25" and interval([60.0]) == "60"
 
 
 def test_a_second_start_trains_nothing_again(

@@ -84,11 +84,6 @@ def _check(module: torch.nn.Module, sliding_window: int | None, options: Mapping
         raise SettingsError(f"{type(module).__name__} has {', '.join(odd)}: {_INSTEAD}")
 
 
-def _gather_branches(part: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """`(1, heads, tokens, size)` to `(branches, heads, tokens of a branch, size)`."""
-    return part.squeeze(0)[:, rows].transpose(0, 1)
-
-
 @contextmanager
 def attention_over_trees(model: PreTrainedModel) -> Iterator[None]:
     """Let the model accept `trees=` and attend over them. Raises `SettingsError` if it cannot."""

@@ -1,0 +1,123 @@
+"""What does a small reader note, of what its question needs and of all else, and what does it answer?
+
+    python presets/small/measure.py READER --length 8192 --out rows.jsonl
+
+READER is a folder that `memagent train export` writes. Each document that it reads becomes a row: its score
+(the reward of training), how many of the needed facts, and of the others, were in its memory at any time, how
+many of the needed ones in the end, and at how many chunks without a fact it wrote. With --passages it reads
+no chunks: it answers one prompt with so many passages, those that BM25 ranks best. --haystack names a text to
+hide the facts in, instead of the second half of the essays. Run again, it reads what is missing.
+"""
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
+from memagent.training.data import load_function
+from memagent.training.rollout import exact_reward
+from memagent.training.settings import load_training
+from memagent.types import Engine, Example, Sampling, Trajectory
+
+HERE = Path(__file__).parent
+LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
+WORKFLOWS: dict[str, dict[str, int]] = {"gated": {}, "overwrite": {}, "evidence": {"memory_tokens": 256}}
+WINDOW = 1024  # tokens: `evidence` shows places with its excerpts, which takes room
+example, notes_of, places_of = (
+    load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "notes_of", "places_of")
+)
+ask_of_passages = load_function(f"{HERE / 'oracle.py'}:ask_of_passages")
+
+Row = dict[str, Any]
+
+
+async def read(asked: Example, engine: Engine, settings: ReadSettings) -> Row:
+    """Read a document and count."""
+    notes, places = notes_of(asked.document), places_of(asked.document)
+    noted: set[str] = set()
+    memory, idle, writes, answer = "", 0, 0, ""
+    async for it in Read(asked.problem, text_document(asked.document, is_example=True), engine, settings):
+        if it.kind == "answer":
+            answer = it.completion.text
+        elif it.span and not it.unused:
+            if not any(start < it.span[1] and it.span[0] < end for start, end in places):
+                idle += 1
+                writes += it.memory != memory
+            memory = it.memory
+            noted |= {note for note in notes if note in memory}
+    needed, others = set(asked.evidence), set(notes) - set(asked.evidence)
+    return {
+        "score": score(asked, answer),
+        "needed": len(needed), "needed noted": len(noted & needed),
+        "held": sum(it in memory for it in needed),
+        "others": len(others), "others noted": len(noted & others), "idle": idle, "idle writes": writes,
+        "answer": answer,
+    }  # fmt: skip
+
+
+async def answer(asked: Example, engine: Engine, passages: int, tokens: int) -> Row:
+    """Answer from passages."""
+    messages = ask_of_passages(asked, passages)
+    reply = (await engine.complete(messages, Sampling(tokens))).text
+    found = sum(f"{it}." in messages[-1].content for it in asked.evidence)
+    return {"score": score(asked, reply), "needed": len(asked.evidence), "held": found, "answer": reply}
+
+
+def score(asked: Example, answer: str) -> float:
+    """What training rewards."""
+    return exact_reward(asked, Trajectory(asked.id, (), answer))
+
+
+async def measure(args: argparse.Namespace) -> None:
+    """Write the rows that are missing, each as its document is read."""
+    preset = load_training(HERE.parent / "small.toml")
+    read_settings = preset.read.changed(
+        workflow=args.workflow, templates=str(HERE / f"{args.workflow}.toml"), lookahead=LOOKAHEAD,
+        **WORKFLOWS[args.workflow],
+    )  # fmt: skip
+    settings = EngineSettings(
+        engine="transformers", model=str(args.reader), window_tokens=WINDOW, concurrency=args.concurrency
+    )
+    haystack = {"haystack": str(args.haystack)} if args.haystack else {}
+    done = {json.loads(it)["id"] for it in args.out.read_text().splitlines()} if args.out.exists() else set()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    at_once = asyncio.Semaphore(args.concurrency)
+    async with open_engine(settings) as engine:
+        with args.out.open("a") as rows:
+
+            async def one(index: int) -> None:
+                async with at_once:
+                    asked = example(index, args.length, f"measure {args.seed}", **haystack)
+                    if asked.id in done:
+                        return
+                    row = await (
+                        answer(asked, engine, args.passages, preset.read.answer_tokens)
+                        if args.passages
+                        else read(asked, engine, read_settings)
+                    )
+                    about = {"id": asked.id, "task": asked.task, "haystack": asked.haystack}
+                    rows.write(json.dumps(about | row) + "\n")
+                    rows.flush()
+
+            await asyncio.gather(*map(one, range(args.count)))
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("reader", type=Path, help="the folder of a reader")
+    parser.add_argument("--out", type=Path, required=True, help="a file of rows")
+    parser.add_argument("--length", type=int, default=3000, help="tokens of a document (3,000)")
+    parser.add_argument("--count", type=int, default=64, help="documents (64)")
+    parser.add_argument("--seed", type=int, default=0, help="of the documents")
+    parser.add_argument("--workflow", choices=tuple(WORKFLOWS), default="gated")
+    parser.add_argument("--passages", type=int, default=0, help="in one prompt, instead of chunks")
+    parser.add_argument("--haystack", type=Path, help="a text, instead of the essays' second half")
+    parser.add_argument("--concurrency", type=int, default=32, help="documents at a time (32)")
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
