@@ -15,28 +15,28 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
-from string import ascii_uppercase
 
 from memagent.documents.tokens import load_tokenizer
 from memagent.tasks.corpora import Corpora
-from memagent.tasks.needle import HOPS, NAME_LETTERS, NEEDLE
+from memagent.tasks.needle import NEEDLE
 from memagent.tasks.recipe import ABSENT_ANSWERS
-from memagent.tasks.words import coin_words, compound
+from memagent.tasks.words import compound
 from memagent.types import Example, TokenCounter
 
 CHUNK = 250  # tokens of a document for each chunk of 256
-TASKS = 4
+TASKS = 3
 FACTS = (16, 24)  # in a document, at least and at most
 ROOM = 90  # tokens of the memory that the wavering oracle fills at most
 WARM, LONGER = (2, 3, 4, 6, 8, 12), (3, 4, 5, 6, 7, 8)  # chunks of the documents, which take turns
 NAMES = 256  # words that people and towns are called, each a token
 SEEN, UNSEEN = "the first half of the essays", "the second half of the essays"
 FACT = re.compile(  # a group for what is noted of it
-    r"One of the special magic numbers (for [^\n]+? is: \d+)\.|(VAR [A-Z]+ = (?:VAR )?[A-Z\d]+)"
+    r"One of the special magic numbers (for [^\n]+? is: \d+)\."
     r"|The home town (of \w+ \w+ is \w+)\.|The mayor (of \w+ is \w+ \w+)\."
 )
+NOTE = re.compile(r"for \S+ is: \d+\.?|of \w+(?: \w+)? is \w+(?: \w+)?\.?")
 
 Made = tuple[str, list[str]]
 """A question, and the facts in the order of the document."""
@@ -105,6 +105,7 @@ def example(index: int, tokens: int, seed: str, haystack: str = UNSEEN) -> Examp
     return Example(
         id=f"{task}-{tokens}-{seed}-{index}", task=task, problem=problem, document=document, answers=answers,
         length_tokens=count_tokens()(document), evidence=needed, haystack=_named(haystack),
+        rationale="\n".join(look_up(problem, needed, ())),
     )  # fmt: skip
 
 
@@ -121,30 +122,42 @@ def places_of(text: str) -> list[tuple[int, int]]:
     return [fact.span() for fact in FACT.finditer(text)]
 
 
+def look_up(problem: str, memory: Sequence[str], chunk: Sequence[str]) -> list[str]:
+    """What the problem asks for, a line each, completed by the note that tells it, if there is one.
+
+    A note of the chunk has the full stop that it has there; one of the memory has none.
+    """
+    known = [it for it in (*memory, *(f"{it}." for it in chunk)) if NOTE.fullmatch(it)]
+    found: list[str] = []
+    for wanted in _wanted(problem):
+        found.append(next((it for it in known if it.startswith(f"{wanted} is")), wanted))
+    if found[0].startswith("of ") and " is " in found[0]:  # the home town: who is mayor there?
+        found += look_up_town(found[0].removesuffix(".").rpartition(" ")[2], known)
+    return found
+
+
 def solve(problem: str, notes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The notes that lead to an answer, one after the other, and the answers; as much as these notes tell."""
-    if asked := re.search(
-        r"numbers? does the text give for ([^?]+)\?|numbers does .* for ([^?]+)\?", problem
-    ):
-        keys = re.split(r", | and ", asked[1] or asked[2])
-        found = [it for key in keys for it in notes if it.startswith(f"for {key} is: ")]
-        return tuple(found), tuple(it.rpartition(" ")[2] for it in found)
-    if asked := re.search(r"the value (\d+)", problem):
-        found = _follow(notes, f" = {asked[1]}", lambda note: f" = VAR {note.split()[1]}")
-        return tuple(found), tuple(it.split()[1] for it in found)
-    person = problem.removesuffix("?").partition("home town of ")[2]
-    found = [it for it in notes if it.startswith(f"of {person} is ")][:1]
-    found += [it for home in found for it in notes if it.startswith(f"of {home.rpartition(' ')[2]} is ")]
-    return tuple(found), tuple(it.partition(" is ")[2] for it in found[1:])
+    found = [it for it in look_up(problem, notes, ()) if " is" in it]
+    answers = found if problem.startswith("Which") else found[1:]
+    return tuple(found), tuple(re.split(r" is:? ", it)[1] for it in answers)
 
 
-def _follow(notes: Sequence[str], end: str, lead: Callable[[str], str]) -> list[str]:
-    """The note with this end, the one with the end that it leads to, and so on."""
-    found: list[str] = []
-    while note := next((it for it in notes if it.endswith(end) and it not in found), ""):
-        found.append(note)
-        end = lead(note)
-    return found
+def look_up_town(town: str, known: Sequence[str]) -> list[str]:
+    """Who its mayor is."""
+    return [next((it for it in known if it.startswith(f"of {town} is")), f"of {town}")]
+
+
+def _wanted(problem: str) -> list[str]:
+    """How the notes begin that a problem asks for."""
+    asked = problem.removesuffix("?").rpartition(
+        " give for " if problem.startswith("Which") else " town of "
+    )[2]
+    return (
+        [f"for {key}" for key in re.split(r", | and ", asked)]
+        if problem.startswith("Which")
+        else [f"of {asked}"]
+    )
 
 
 def _numbers(source: random.Random, most: int) -> Made:
@@ -159,24 +172,6 @@ def _numbers(source: random.Random, most: int) -> Made:
     return problem, [NEEDLE.format(kind="numbers", key=key, value=value) for key, value in keys.items()]
 
 
-def _variables(source: random.Random) -> Made:
-    names = coin_words(source, source.randint(*FACTS), NAME_LETTERS, ascii_uppercase)
-    length = HOPS + 1
-    chains = [names[at : at + length] for at in range(0, len(names), length)]
-    values = source.sample(range(10_000, 99_999), len(chains))
-    lines = [
-        [f"VAR {chain[0]} = {value}", *(f"VAR {name} = VAR {before}" for before, name in pairwise(chain))]
-        for chain, value in zip(chains, values, strict=True)
-    ]
-    turns = [number for number, chain in enumerate(chains) for _ in chain]
-    source.shuffle(turns)
-    return (
-        f"Which {length} variables in the text have the value {values[0]}, given directly or through other "
-        "variables? List all of their names.",
-        [lines[number].pop(0) for number in turns],
-    )
-
-
 def _two_hops(source: random.Random) -> Made:
     people, homes, offices = town_facts(source, FACTS[1] // 2)
     order = [*range(len(people))] * 2
@@ -186,11 +181,10 @@ def _two_hops(source: random.Random) -> Made:
 
 
 def kinds() -> dict[str, Callable[[random.Random], Made]]:
-    """The four tasks, in turn."""
+    """The three tasks, in turn."""
     return {
         "niah_multikey_1": lambda source: _numbers(source, 1),
         "niah_multiquery": lambda source: _numbers(source, 4),
-        "vt": _variables,
         "two_hops": _two_hops,
     }
 
@@ -252,7 +246,9 @@ def _at_random(whole: Example, index: int) -> Example:
     ]
     chosen = fits[: source.randint(1, len(fits))]
     noted = tuple(it for it in notes if it in chosen)
-    return replace(whole, evidence=noted, answers=solve(whole.problem, noted)[1] or ABSENT_ANSWERS[:1])
+    return replace(
+        whole, evidence=noted, answers=solve(whole.problem, noted)[1] or ABSENT_ANSWERS[:1], rationale=""
+    )
 
 
 def _masked(whole: Example) -> Example:

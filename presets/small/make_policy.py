@@ -36,7 +36,8 @@ def texts() -> Iterator[str]:
     yield from [" " + " ".join(names())] * 200
     for make in [*kinds().values()] * 300:
         problem, facts = make(source)
-        yield "\n".join((problem, *facts, *notes_of("\n".join(facts))))
+        notes = "\n".join(notes_of("\n".join(facts)))
+        yield "\n".join((problem, *facts, f"<think>{notes}</think>", notes))
     for name in ("gated", "overwrite"):
         prompts = load_prompts(HERE / f"{name}.toml")
         for text in (prompts.update, prompts.answer, prompts.empty_memory):

@@ -27,12 +27,11 @@ PROMPT = re.compile(
 )
 EXCERPT = re.compile(r'^E\d+ "(.*?)\.?" \(\d', re.MULTILINE)  # as `evidence` shows it
 SLIPS = 0.15  # of the chunks without a fact
-STRAY = range(3, 60)  # words of a note that is no fact
 PASSAGE = 60  # tokens
 PASSAGES = (4, 8)  # that are shown in one prompt: the window has room for eight
 HERE = Path(__file__).parent
-notes_of, solve, count_tokens = (
-    load_function(f"{HERE / 'data.py'}:{it}") for it in ("notes_of", "solve", "count_tokens")
+notes_of, look_up, solve, count_tokens = (
+    load_function(f"{HERE / 'data.py'}:{it}") for it in ("notes_of", "look_up", "solve", "count_tokens")
 )
 
 
@@ -51,10 +50,14 @@ def ask_of_passages(example: Example, number: int) -> tuple[Message, ...]:
     return prompts.for_answer(example.problem, "\n".join(passages[place] for place in best))
 
 
+def lines_of(memory: str) -> list[str]:
+    """What was noted in a memory, a line or an excerpt each."""
+    return EXCERPT.findall(memory) or memory.split("\n")
+
+
 def answer_from(problem: str, shown: str) -> str:
     """The notes that lead to the answer, and the answer, from a memory or from passages."""
-    lines = EXCERPT.findall(shown) or shown.split("\n")
-    held = dict.fromkeys([*lines, *notes_of(shown)])  # what was noted, or the facts in passages
+    held = dict.fromkeys([*lines_of(shown), *notes_of(shown)])  # what was noted, or the facts in passages
     notes, answers = solve(problem, [*held])
     if not answers:
         return f"The memory {ABSENT_ANSWERS[0]}."
@@ -92,26 +95,41 @@ class Noting:
         """Nothing to release."""
 
     def _reply(self, wanted: str, chunk: str, memory: str) -> str:
-        new = [it for it in self._example.evidence if it in chunk and it not in memory]
+        if wanted == "The answer:":
+            return answer_from(self._example.problem, memory)
+        noted = lines_of(memory)
+        new = [it for it in notes_of(chunk) if it in self._example.evidence and it not in noted]
+        thought = self._think(noted, chunk)
         match wanted:
-            case "The answer:":
-                return answer_from(self._example.problem, memory)
             case "UNCHANGED, or excerpts:":
-                lines = [f'ADD "{it}"' for it in new] or self._stray(chunk)
+                lines = [f'ADD "{it}"' for it in new]
             case "UNCHANGED, or the new memory:":
                 lines = self._rewritten(memory, new)
             case "The new memory:":
                 lines = self._rewritten(memory, new) or self._right(memory) or [self._prompts.empty_memory]
             case _:
                 raise EngineError(f"it is not known what to reply to {wanted!r}")
-        return "\n".join(lines) or UNCHANGED
+        reply = thought + ("\n".join(lines) or UNCHANGED)
+        if "\n".join(lines) in self.erred:
+            self.erred.add(reply)
+        return reply
+
+    def _think(self, noted: list[str], chunk: str) -> str:
+        if not self._example.rationale:
+            return ""
+        looked_up = look_up(self._example.problem, noted, notes_of(chunk))
+        return "<think>" + "\n".join(looked_up) + "</think>\n"
 
     def _right(self, memory: str) -> list[str]:
         lines = memory.split("\n")
         return [it for it in self._example.evidence if it in lines]
 
     def _rewritten(self, memory: str, new: list[str]) -> list[str]:
-        return [*self._right(memory), *new] if new else self._slip(memory)
+        """A memory with new notes, in the order of what was looked up; without, the slip of a memory."""
+        right = self._right(memory)
+        return (
+            [it for it in self._example.evidence if it in right or it in new] if new else self._slip(memory)
+        )
 
     def _slip(self, memory: str) -> list[str]:
         """Now and then a memory that a reader should not have written; else nothing."""
@@ -132,13 +150,3 @@ class Noting:
             slipped = [*lines, "".join([*words[:at], *others])]
         self.erred.add("\n".join(slipped))
         return slipped
-
-    def _stray(self, chunk: str) -> list[str]:
-        """Now and then words of the chunk that are no fact, as a note; else nothing."""
-        words = self._source.choice(chunk.split("\n")).replace('"', "").split()
-        if not words or self._source.random() >= SLIPS:
-            return []
-        at = self._source.randrange(len(words))
-        note = f'ADD "{" ".join(words[at : at + self._source.choice(STRAY)])}"'
-        self.erred.add(note)
-        return [note]

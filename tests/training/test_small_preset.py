@@ -25,7 +25,7 @@ from memagent.types import Example, Model, Trajectory
 
 PRESETS = Path(__file__).parents[2] / "presets"
 SMALL = PRESETS / "small"
-TASKS = 4
+TASKS = 3
 WORKFLOWS: dict[str, dict[str, int]] = {"gated": {}, "overwrite": {}, "evidence": {"memory_tokens": 256}}
 
 
@@ -36,6 +36,11 @@ def of(file: str, name: str) -> Any:
 def made(name: str, count: int) -> list[Example]:
     function = of("data.py", name)
     return [function(index) for index in range(count)]
+
+
+def said(reply: str) -> str:
+    """Without what was looked up first."""
+    return reply.rpartition("</think>\n")[2]
 
 
 def read_with(workflow: str, **changes: object) -> ReadSettings:
@@ -60,32 +65,33 @@ def test_a_document_has_more_facts_than_the_memory_holds_and_a_question_needs_a_
     for example in made(name, 6 * TASKS):
         notes = of("data.py", "notes_of")(example.document)
         assert 16 <= len(notes) <= 24 and len(set(notes)) == len(notes)
-        assert set(example.evidence) <= set(notes) and 1 <= len(example.evidence) <= 5
+        assert set(example.evidence) <= set(notes) and 1 <= len(example.evidence) <= 4
         assert count("\n".join(example.evidence)) < room < count("\n".join(notes))
 
 
-def test_what_leads_on_stands_before_what_it_leads_to() -> None:
+def test_the_home_town_stands_before_its_mayor() -> None:
     for example in made("longer", 12 * TASKS):
-        if example.task in ("vt", "two_hops"):
-            assert len(example.evidence) == {"vt": 5, "two_hops": 2}[example.task]
-            places = [example.document.index(note) for note in example.evidence]
-            assert places == sorted(places)
+        if example.task == "two_hops":
+            home, office = (example.document.index(note) for note in example.evidence)
+            assert home < office
 
 
-def test_a_question_is_solved_from_the_notes_that_it_needs_as_far_as_they_are_there() -> None:
-    solve_from = of("data.py", "solve")
-    chain = ["VAR A = 12", "VAR C = VAR B", "VAR B = VAR A", "VAR D = 13"]
-    asked = "Which 3 variables in the text have the value 12, given directly or through other variables? ..."
-    assert solve_from(asked, chain) == (("VAR A = 12", "VAR B = VAR A", "VAR C = VAR B"), ("A", "B", "C"))
-    assert solve_from(asked, chain[:2]) == (("VAR A = 12",), ("A",))
-    town = ["of Ada Bo is Cu", "of Cu is Di Eb"]
-    assert solve_from("Who is the mayor of the home town of Ada Bo?", town) == (tuple(town), ("Di Eb",))
-    assert solve_from("Who is the mayor of the home town of Ada Bo?", town[:1])[1] == ()
+def test_a_question_is_looked_up_and_solved_as_far_as_the_notes_go() -> None:
+    look_up, solve_from = of("data.py", "look_up"), of("data.py", "solve")
+    town = ["of Ada Bo is Cu", "of Cu is Di Eb", "of Fi Go is Hu"]
+    asked = "Who is the mayor of the home town of Ada Bo?"
+    assert solve_from(asked, town) == (tuple(town[:2]), ("Di Eb",))
+    assert solve_from(asked, town[:1])[1] == solve_from(asked, town[1:])[1] == ()
+    assert look_up(asked, [], town[2:]) == ["of Ada Bo"]
+    assert look_up(asked, [], town[:1]) == ["of Ada Bo is Cu.", "of Cu"]
+    assert look_up(asked, town[:1], town[1:]) == ["of Ada Bo is Cu", "of Cu is Di Eb."]
     numbers = ["for a-b is: 1", "for c-d is: 2", "for e-f is: 3"]
     asked = "Which special magic numbers does the text give for e-f, x-y and a-b?"
     assert solve_from(asked, numbers) == ((numbers[2], numbers[0]), ("3", "1"))
-    assert solve_from("Which special magic number does the text give for c-d?", numbers)[1] == ("2",)
     assert solve_from(asked.replace("e-f, x-y and a-b", "x-y"), numbers) == ((), ())
+    assert look_up(asked, numbers[:1], numbers[1:]) == ["for e-f is: 3.", "for x-y", "for a-b is: 1"]
+    garbled = ["for e-f", "for e-f is: for"]
+    assert solve_from(asked, garbled) == ((), ()) and look_up(asked, garbled, [])[0] == "for e-f"
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
@@ -99,7 +105,7 @@ def test_its_own_oracle_plays_every_workflow(workflow: str, name: str) -> None:
     for trajectory in trajectories:
         evidence = by_id[trajectory.example_id].evidence
         told = {"UNCHANGED", "nothing", *evidence, *(f'ADD "{it}"' for it in evidence)}
-        updates = [it.completion.text for it in trajectory.conversations if it.kind == "update"]
+        updates = [said(it.completion.text) for it in trajectory.conversations if it.kind == "update"]
         assert updates and {line for reply in updates for line in reply.split("\n")} <= told
 
 
@@ -112,7 +118,7 @@ def test_a_slip_is_not_imitated_but_what_follows_is() -> None:
         for it in trajectory.conversations:
             shown = it.messages[-1].content.partition("<memory>")[2].partition("</memory>")[0]
             slipped = shown != "nothing" and sorted(shown.split("\n")) != sorted(memory.split("\n"))
-            reply = it.completion.text
+            reply = said(it.completion.text)
             if it.kind == "update" and reply != "UNCHANGED":
                 lines = reply.split("\n")
                 assert set(lines) <= set(evidence) and len(set(lines)) == len(lines)
@@ -136,6 +142,7 @@ def test_an_undecided_oracle_notes_any_facts_and_answers_from_those() -> None:
     every = sum(len(it.evidence) for it in careful)
     facts = sum(len(of("data.py", "notes_of")(it.document)) for it in careful)
     assert 0.6 < (needed / every) / (others / (facts - every)) < 1.6
+    assert not any(it.rationale for it in undecided) and all(it.rationale for it in careful)
     mixed = made("wavering", 30 * TASKS)
     assert 0.2 < sum(it == whole for it, whole in zip(mixed, careful, strict=True)) / len(mixed) < 0.5
 
