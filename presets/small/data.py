@@ -1,11 +1,10 @@
 """What presets/small.toml reads: facts hidden in essays, more than fit a memory; a question needs a few.
 
-Each document has 16 to 24 facts of one kind; its question needs one to five of them, and the memory has room
-for about six. So who notes everything fails. The kinds take turns: one number of many, as in RULER's
-`niah_multikey_1`; two to four of them, as in `niah_multiquery`; a chain of five variables among others, as in
-`vt`; and the mayor of somebody's home town, a question of two hops. Of a chain and of two hops, what leads on
-stands first, so that a reader who has noted it can know what else matters. Training reads the first half of
-the essays, tests the second.
+Each document has 16 to 24 facts of one kind; its question needs one to four of them, and the memory has no
+room for all. So who notes everything fails. The kinds take turns: one number of many, as in RULER's
+`niah_multikey_1`; two to four of them, as in `niah_multiquery`; and the mayor of somebody's home town, a
+question of two hops. The home town stands first, so that a reader who has noted it can know which mayor
+matters. Training reads the first half of the essays, tests the second.
 
 A function for each use, from a number to an example.
 """
@@ -19,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from memagent.documents.tokens import load_tokenizer
-from memagent.tasks.corpora import Corpora
+from memagent.tasks.corpora import Corpora, Essays
 from memagent.tasks.needle import NEEDLE
 from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.words import compound
@@ -28,7 +27,7 @@ from memagent.types import Example, TokenCounter
 CHUNK = 250  # tokens of a document for each chunk of 256
 TASKS = 3
 FACTS = (16, 24)  # in a document, at least and at most
-ROOM = 90  # tokens of the memory that the wavering oracle fills at most
+ROOM = 90  # tokens of the memory that the undecided oracle fills at most
 WARM, LONGER = (2, 3, 4, 6, 8, 12), (3, 4, 5, 6, 7, 8)  # chunks of the documents, which take turns
 NAMES = 256  # words that people and towns are called, each a token
 SEEN, UNSEEN = "the first half of the essays", "the second half of the essays"
@@ -128,36 +127,28 @@ def look_up(problem: str, memory: Sequence[str], chunk: Sequence[str]) -> list[s
     A note of the chunk has the full stop that it has there; one of the memory has none.
     """
     known = [it for it in (*memory, *(f"{it}." for it in chunk)) if NOTE.fullmatch(it)]
-    found: list[str] = []
-    for wanted in _wanted(problem):
-        found.append(next((it for it in known if it.startswith(f"{wanted} is")), wanted))
-    if found[0].startswith("of ") and " is " in found[0]:  # the home town: who is mayor there?
-        found += look_up_town(found[0].removesuffix(".").rpartition(" ")[2], known)
-    return found
+
+    def complete(wanted: str) -> str:
+        return next((it for it in known if it.startswith(f"{wanted} is")), wanted)
+
+    if keys := _keys(problem):
+        return [complete(f"for {key}") for key in keys]
+    home = complete(f"of {problem.removesuffix('?').partition(' town of ')[2]}")
+    town = home.removesuffix(".").partition(" is ")[2]
+    return [home, *([complete(f"of {town}")] if town else [])]
 
 
 def solve(problem: str, notes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The notes that lead to an answer, one after the other, and the answers; as much as these notes tell."""
     found = [it for it in look_up(problem, notes, ()) if " is" in it]
-    answers = found if problem.startswith("Which") else found[1:]
+    answers = found if _keys(problem) else found[1:]
     return tuple(found), tuple(re.split(r" is:? ", it)[1] for it in answers)
 
 
-def look_up_town(town: str, known: Sequence[str]) -> list[str]:
-    """Who its mayor is."""
-    return [next((it for it in known if it.startswith(f"of {town} is")), f"of {town}")]
-
-
-def _wanted(problem: str) -> list[str]:
-    """How the notes begin that a problem asks for."""
-    asked = problem.removesuffix("?").rpartition(
-        " give for " if problem.startswith("Which") else " town of "
-    )[2]
-    return (
-        [f"for {key}" for key in re.split(r", | and ", asked)]
-        if problem.startswith("Which")
-        else [f"of {asked}"]
-    )
+def _keys(problem: str) -> list[str]:
+    """The keys of the numbers that a problem asks for, if it asks for numbers."""
+    asked = problem.removesuffix("?").partition(" give for ")[2]
+    return re.split(r", | and ", asked) if asked else []
 
 
 def _numbers(source: random.Random, most: int) -> Made:
@@ -173,11 +164,12 @@ def _numbers(source: random.Random, most: int) -> Made:
 
 
 def _two_hops(source: random.Random) -> Made:
-    people, homes, offices = town_facts(source, FACTS[1] // 2)
+    people, homes, offices = _town_facts(source, FACTS[1] // 2)
     order = [*range(len(people))] * 2
     source.shuffle(order)
     rest = [[home, office] for home, office in zip(homes, offices, strict=True)]
-    return two_hop_problem(people[0]), [rest[number].pop(0) for number in order]
+    problem = f"Who is the mayor of the home town of {people[0]}?"
+    return problem, [rest[number].pop(0) for number in order]
 
 
 def kinds() -> dict[str, Callable[[random.Random], Made]]:
@@ -189,12 +181,7 @@ def kinds() -> dict[str, Callable[[random.Random], Made]]:
     }
 
 
-def two_hop_problem(person: str) -> str:
-    """What is asked of a person."""
-    return f"Who is the mayor of the home town of {person}?"
-
-
-def town_facts(source: random.Random, count: int) -> tuple[list[str], list[str], list[str]]:
+def _town_facts(source: random.Random, count: int) -> tuple[list[str], list[str], list[str]]:
     """So many people, the sentences that tell of their home towns, and those of these towns' mayors.
 
     No sentence begins with a name: a token has the space before a word in it, so one would be another there.
@@ -265,21 +252,28 @@ def _masked(whole: Example) -> Example:
     )
 
 
+def _is_half(haystack: str) -> bool:
+    return haystack in (SEEN, UNSEEN)
+
+
+def _text(haystack: str) -> Essays:
+    """The essays, or the text of a file."""
+    return (Corpora() if _is_half(haystack) else Corpora((("essays", Path(haystack)),))).essays()
+
+
 def _named(haystack: str) -> str:
-    if haystack in (SEEN, UNSEEN):
-        return f"{haystack}: {Corpora().essays().label}"
-    return Corpora((("essays", Path(haystack)),)).essays().label.replace("essays", Path(haystack).name, 1)
+    label = _text(haystack).label
+    return f"{haystack}: {label}" if _is_half(haystack) else label.replace("essays", Path(haystack).name, 1)
 
 
 @cache
 def _sentences(haystack: str) -> tuple[tuple[str, int], ...]:
     """A haystack's sentences with their tokens."""
-    whole = haystack in (SEEN, UNSEEN)
-    text = (Corpora() if whole else Corpora((("essays", Path(haystack)),))).essays()
+    text = _text(haystack)
     ends = (*text.starts[1:], len(text.words))
     sentences = [" ".join(text.words[start:end]) for start, end in zip(text.starts, ends, strict=True)]
     half = len(sentences) // 2
-    if whole:
+    if _is_half(haystack):
         sentences = sentences[:half] if haystack == SEEN else sentences[half:]
     return tuple((it, count_tokens()(" " + it)) for it in sentences)
 

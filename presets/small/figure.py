@@ -40,6 +40,7 @@ HERE = Path(__file__).parent
 PRESET = HERE.parent / "small.toml"
 LENGTHS = (8_192, 32_768, 131_072, 524_288)
 COPIED = "copied"
+TASKS = 3  # that take turns in the documents
 SHORT = (  # an imitation that begins with a reader
     "warm_start.sequences=96", "warm_start.count=4096",
 )  # fmt: skip
@@ -120,8 +121,8 @@ class Plan:
     quick: bool
 
     def documents(self, length: int) -> int:
-        """How many documents of a length a reader reads."""
-        return max(4, min(self.count, self.tokens // length // 4 * 4))
+        """How many documents of a length a reader reads, as many of each task."""
+        return max(TASKS, min(self.count, self.tokens // length) // TASKS * TASKS)
 
     def folder(self, name: str, seed: int) -> Path:
         """Of a reader."""
@@ -211,10 +212,6 @@ def read(plan: Plan, name: str, length: int, seed: int, text: Path | None) -> No
         *(("--haystack", text.resolve()) if text else ()),
         "--out", plan.rows(name, length, seed, text),
     )  # fmt: skip
-
-
-Counts = dict[str, list[dict[str, Any]]]
-"""For each seed its rows."""
 
 
 def draw(plan: Plan) -> None:

@@ -1,9 +1,10 @@
 """A reader to imitate: what it replies to the prompts of this folder, whatever the workflow.
 
-The last line of a prompt tells what is asked for. It notes the facts in the example's evidence, each when its
-chunk is read, and answers from those that its memory, or the passages in its place, hold. Now and then it
-slips: it repeats a line of the memory, or garbles one, or notes what is no fact. A slip is not imitated, but
-what follows is: it leaves such a memory as it is, and tidies it as it notes the next fact.
+The last line of a prompt tells what is asked for. If the example has a rationale, each reply to a chunk
+begins with a thought that looks up what the question asks for. It notes the facts in the example's evidence,
+each when its chunk is read, and answers from those that its memory, or the passages in its place, hold. Now
+and then it slips: it repeats a line of the memory, or garbles one. A slip is not imitated, but what follows
+is: it leaves such a memory as it is, and tidies it as it notes the next fact.
 `warm_start.trajectories` names it: small/oracle.py:Noting.
 """
 
