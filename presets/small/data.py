@@ -27,7 +27,8 @@ from memagent.types import Example, TokenCounter
 CHUNK = 250  # tokens of a document for each chunk of 256
 TASKS = 3
 FACTS = (16, 24)  # in a document, at least and at most
-ROOM = 90  # tokens of the memory that the undecided oracle fills at most
+UNDECIDED = 2 / 3  # of the documents, of which the undecided oracle notes any facts
+ROOM = 90  # tokens of the memory that these facts take at most
 WARM, LONGER = (2, 3, 4, 6, 8, 12), (3, 4, 5, 6, 7, 8)  # chunks of the documents, which take turns
 NAMES = 256  # words that people and towns are called, each a token
 SEEN, UNSEEN = "the first half of the essays", "the second half of the essays"
@@ -52,23 +53,15 @@ def brief(index: int) -> Example:
 
 
 def undecided(index: int) -> Example:
-    """For imitation: an oracle that notes any facts, whatever the question."""
-    return _at_random(_warm(index), index)
+    """For imitation: of two documents in three, an oracle that notes any facts, whatever the question."""
+    whole = _warm(index)
+    source = random.Random(f"undecided/{index}")
+    return _at_random(whole, source) if source.random() < UNDECIDED else whole
 
 
 def undecided_brief(index: int) -> Example:
     """The same facts with nothing between them."""
     return _bare(undecided(index))
-
-
-def wavering(index: int) -> Example:
-    """For imitation: in two documents of three."""
-    return undecided(index) if index % 3 else _warm(index)
-
-
-def wavering_brief(index: int) -> Example:
-    """The same facts with nothing between them."""
-    return _bare(wavering(index))
 
 
 def longer(index: int) -> Example:
@@ -222,8 +215,7 @@ def _bare(whole: Example) -> Example:
     return replace(whole, id=f"{whole.id}-brief", document="\n".join(facts), haystack="")
 
 
-def _at_random(whole: Example, index: int) -> Example:
-    source = random.Random(f"wavering/{index}")
+def _at_random(whole: Example, source: random.Random) -> Example:
     notes = notes_of(whole.document)
     mixed = source.sample(notes, len(notes))
     fits = [

@@ -3,14 +3,14 @@
     python presets/small/figure.py --out runs/figure
 
 One model learns to copy. From there each seed's careful reader imitates an oracle that notes what the
-question needs, and an undecided one, from the careful one, an oracle that notes any facts, whatever the
-question. Both are reinforced, with the advantage given to every conversation of an attempt and to its answer
-alone. Readers that rewrite the memory at each chunk, or keep excerpts, imitate and are reinforced too;
-another answers from passages that BM25 finds, without a memory. All of them read the same documents, made of
-the half of the essays that none has seen, and of each of the --texts; the shortest first. So many --jobs run
-side by side, on one core each. The essays must be fetched first (`memagent data fetch essays`): the small
-sample makes other documents. Started again, it continues where it stopped. --quick runs all of it with next
-to no training.
+question needs, and an undecided one, from the careful one, an oracle that in two documents of three notes any
+facts, whatever the question. Both are reinforced, with the advantage given to every conversation of an
+attempt and to its answer alone. Readers that rewrite the memory at each chunk, or keep excerpts, imitate and
+are reinforced too; another answers from passages that BM25 finds, without a memory. All of them read the same
+documents, made of the half of the essays that none has seen, and of each of the --texts; the shortest first.
+So many --jobs run side by side, on one core each. The essays must be fetched first (`memagent data fetch
+essays`): the small sample makes other documents. Started again, it continues where it stopped. --quick runs
+all of it with next to no training.
 
 Writes OUT/figure.json, OUT/figure.md and OUT/rows.jsonl.gz; with matplotlib, OUT/figure.png too.
 """

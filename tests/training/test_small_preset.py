@@ -95,7 +95,7 @@ def test_a_question_is_looked_up_and_solved_as_far_as_the_notes_go() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
-@pytest.mark.parametrize("name", ["careful", "undecided", "wavering"])
+@pytest.mark.parametrize("name", ["careful", "undecided"])
 def test_its_own_oracle_plays_every_workflow(workflow: str, name: str) -> None:
     examples = made(name, 2 * TASKS)
     trajectories = solved(examples, read_with(workflow), of("oracle.py", "Noting"))
@@ -129,22 +129,22 @@ def test_a_slip_is_not_imitated_but_what_follows_is() -> None:
     assert kept >= 10 and tidied >= 3
 
 
-def test_an_undecided_oracle_notes_any_facts_and_answers_from_those() -> None:
-    undecided, careful = made("undecided", 30 * TASKS), made("careful", 30 * TASKS)
+def test_an_undecided_oracle_notes_any_facts_of_two_documents_in_three() -> None:
+    undecided, careful = made("undecided", 60 * TASKS), made("careful", 60 * TASKS)
+    loose = [(it, whole) for it, whole in zip(undecided, careful, strict=True) if it != whole]
+    for task in {it.task for it in careful}:
+        assert 0.5 < sum(it.task == task for it, _ in loose) * TASKS / len(careful) < 0.85
     needed = others = 0
-    for loose, whole in zip(undecided, careful, strict=True):
-        assert (loose.document, loose.problem) == (whole.document, whole.problem)
-        assert loose.answers == (
-            of("data.py", "solve")(loose.problem, loose.evidence)[1] or ("does not hold the answer",)
+    for it, whole in loose:
+        assert (it.document, it.problem, it.rationale) == (whole.document, whole.problem, "")
+        assert it.answers == (
+            of("data.py", "solve")(it.problem, it.evidence)[1] or ("does not hold the answer",)
         )
-        needed += len({*loose.evidence} & {*whole.evidence})
-        others += len({*loose.evidence} - {*whole.evidence})
-    every = sum(len(it.evidence) for it in careful)
-    facts = sum(len(of("data.py", "notes_of")(it.document)) for it in careful)
+        needed += len({*it.evidence} & {*whole.evidence})
+        others += len({*it.evidence} - {*whole.evidence})
+    every = sum(len(whole.evidence) for _, whole in loose)
+    facts = sum(len(of("data.py", "notes_of")(whole.document)) for _, whole in loose)
     assert 0.6 < (needed / every) / (others / (facts - every)) < 1.6
-    assert not any(it.rationale for it in undecided) and all(it.rationale for it in careful)
-    mixed = made("wavering", 30 * TASKS)
-    assert 0.2 < sum(it == whole for it, whole in zip(mixed, careful, strict=True)) / len(mixed) < 0.5
 
 
 def test_passages_are_answered_from_as_far_as_they_tell() -> None:
