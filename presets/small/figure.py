@@ -5,12 +5,12 @@
 One model learns to copy. From there each seed's careful reader imitates an oracle that notes what the
 question needs, and an undecided one, from the careful one, an oracle that in two documents of three notes any
 facts, whatever the question. Both are reinforced, with the advantage given to every conversation of an
-attempt and to its answer alone. Readers that rewrite the memory at each chunk, or keep excerpts, imitate and
-are reinforced too; another answers from passages that BM25 finds, without a memory. All of them read the same
-documents, made of the half of the essays that none has seen, and of each of the --texts; the shortest first.
-So many --jobs run side by side, on one core each. The essays must be fetched first (`memagent data fetch
-essays`): the small sample makes other documents. Started again, it continues where it stopped. --quick runs
-all of it with next to no training.
+attempt and to its answer alone; or the careful one imitates for as long. Readers that rewrite the memory at
+each chunk, or keep excerpts, imitate and are reinforced too; another answers from passages that BM25 finds,
+without a memory. All of them read the same documents, made of the half of the essays that none has seen, and
+of each of the --texts; the shortest first. So many --jobs run side by side, on one core each. The essays must
+be fetched first (`memagent data fetch essays`): the small sample makes other documents. Started again, it
+continues where it stopped. --quick runs all of it with next to no training.
 
 Writes OUT/figure.json, OUT/figure.md and OUT/rows.jsonl.gz; with matplotlib, OUT/figure.png too.
 """
@@ -47,6 +47,9 @@ SHORT = (  # an imitation that begins with a reader
 UNDECIDED = (
     'warm_start.examples=["small/data.py:undecided", "small/data.py:undecided_brief"]',
     "warm_start.steps=150", "warm_start.learning_rate=7e-4", "warm_start.decay_steps=100", *SHORT,
+)  # fmt: skip
+LONGER = (  # as many minutes as reinforcement
+    "warm_start.steps=400", "warm_start.learning_rate=1e-3", "warm_start.decay_steps=300", *SHORT,
 )  # fmt: skip
 ANOTHER = (
     "warm_start.steps=300", "warm_start.learning_rate=1e-3", "warm_start.decay_steps=150", *SHORT,
@@ -89,6 +92,7 @@ MASKED = (  # needs no questions
 READERS = {
     "careful": Reader(COPIED),
     "careful, reinforced": Reader("careful", reinforced=True),
+    "careful, imitated for longer": Reader("careful", LONGER),
     "careful, credit to the answer alone": Reader("careful", ANSWER_ALONE, reinforced=True),
     "careful, reinforced on masked facts": Reader("careful", MASKED, reinforced=True),
     "undecided": Reader("careful", UNDECIDED),
