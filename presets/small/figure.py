@@ -41,23 +41,7 @@ PRESET = HERE.parent / "small.toml"
 LENGTHS = (8_192, 32_768, 131_072, 524_288)
 COPIED = "copied"
 TASKS = 3  # that take turns in the documents
-SHORT = (  # an imitation that begins with a reader
-    "warm_start.sequences=96", "warm_start.count=4096",
-)  # fmt: skip
-UNDECIDED = (
-    'warm_start.examples=["small/data.py:undecided", "small/data.py:undecided_brief"]',
-    "warm_start.steps=150", "warm_start.learning_rate=7e-4", "warm_start.decay_steps=100", *SHORT,
-)  # fmt: skip
-LONGER = (  # as many minutes as reinforcement
-    "warm_start.steps=400", "warm_start.learning_rate=1e-3", "warm_start.decay_steps=300", *SHORT,
-)  # fmt: skip
-ANOTHER = (
-    "warm_start.steps=300", "warm_start.learning_rate=1e-3", "warm_start.decay_steps=150", *SHORT,
-)  # fmt: skip
 ROOMS = {"overwrite": (), "evidence": ("read.memory_tokens=256", "engine.window_tokens=1024")}
-PASSAGES = (
-    "warm_start.trajectories=small/oracle.py:from_passages", 'warm_start.examples=["small/data.py:careful"]',
-)  # fmt: skip
 QUICK = (
     "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2", "rollout.attempts=2",
     "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
@@ -85,6 +69,25 @@ class Reader:
         )
 
 
+def _go_on(steps: int, learning_rate: float, decay_steps: int) -> tuple[str, ...]:
+    """The settings of an imitation that begins with a reader."""
+    return (
+        f"warm_start.steps={steps}", f"warm_start.learning_rate={learning_rate}",
+        f"warm_start.decay_steps={decay_steps}", "warm_start.sequences=96", "warm_start.count=4096",
+    )  # fmt: skip
+
+
+LONGER = _go_on(400, 1e-3, 300)  # as many minutes as reinforcement
+ANOTHER = _go_on(300, 1e-3, 150)
+UNDECIDED = (
+    *_go_on(150, 7e-4, 100),
+    'warm_start.examples=["small/data.py:undecided", "small/data.py:undecided_brief"]',
+)
+PASSAGES = (
+    *ANOTHER,
+    "warm_start.trajectories=small/oracle.py:from_passages",
+    'warm_start.examples=["small/data.py:careful"]',
+)
 ANSWER_ALONE = ("loss.credit=answer",)
 MASKED = (  # needs no questions
     'data.examples=["small/data.py:masked"]', 'evaluation.examples=["small/data.py:masked_held_out"]',
@@ -102,7 +105,7 @@ READERS = {
     "overwrite, reinforced": Reader("overwrite", reinforced=True, workflow="overwrite"),
     "evidence": Reader("careful", ANOTHER, workflow="evidence"),
     "evidence, reinforced": Reader("evidence", reinforced=True, workflow="evidence"),
-    "passages": Reader("careful", (*ANOTHER, *PASSAGES)),
+    "passages": Reader("careful", PASSAGES),
 }
 READINGS = {  # of which reader, with how many passages instead of chunks
     **{name: (name, 0) for name in READERS if name != "passages"},

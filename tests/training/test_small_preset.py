@@ -131,9 +131,10 @@ def test_a_slip_is_not_imitated_but_what_follows_is() -> None:
 
 def test_an_undecided_oracle_notes_any_facts_of_two_documents_in_three() -> None:
     undecided, careful = made("undecided", 60 * TASKS), made("careful", 60 * TASKS)
+    assert all(it.rationale for it in careful)
     loose = [(it, whole) for it, whole in zip(undecided, careful, strict=True) if it != whole]
     for task in {it.task for it in careful}:
-        assert 0.5 < sum(it.task == task for it, _ in loose) * TASKS / len(careful) < 0.85
+        assert 0.5 < sum(it.task == task for it, _ in loose) * TASKS / len(careful) < 0.8
     needed = others = 0
     for it, whole in loose:
         assert (it.document, it.problem, it.rationale) == (whole.document, whole.problem, "")
