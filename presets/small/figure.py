@@ -126,6 +126,15 @@ class Plan:
     tokens: int
     jobs: int
     quick: bool
+    readers: tuple[str, ...]
+
+    @property
+    def trained(self) -> set[str]:
+        """The readers that are wanted, and those that they begin with."""
+        names = {READINGS[it][0] for it in self.readers}
+        while starts := {READERS[it].start for it in names} - names - {COPIED}:
+            names |= starts
+        return names
 
     def documents(self, length: int) -> int:
         """How many documents of a length a reader reads, as many of each task."""
@@ -154,7 +163,7 @@ def main() -> None:
             plan,
             (
                 partial(read, plan, name, length, seed, text)
-                for text in (None, *plan.texts) for seed in plan.seeds for name in READINGS
+                for text in (None, *plan.texts) for seed in plan.seeds for name in plan.readers
             ),
         )  # fmt: skip
         draw(plan)
@@ -207,7 +216,9 @@ def train(plan: Plan, name: str, seed: int) -> list[Job]:
         stage = "run" if wanted.reinforced else "sft"
         python("-m", "memagent", "train", stage, PRESET, "--out", run, "--resume", "--quiet", *settings)
         python("-m", "memagent", "train", "export", run, "--to", "merged", "--out", reader, "--quiet")
-    return [partial(train, plan, it, seed) for it, after in READERS.items() if after.start == name]
+    return [
+        partial(train, plan, it, seed) for it in READERS if it in plan.trained and READERS[it].start == name
+    ]
 
 
 def read(plan: Plan, name: str, length: int, seed: int, text: Path | None) -> None:
@@ -246,7 +257,7 @@ def draw(plan: Plan) -> None:
 
 def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
     for text in (None, *plan.texts):
-        for name in READINGS:
+        for name in plan.readers:
             for length in plan.lengths:
                 for seed in plan.seeds:
                     if (place := plan.rows(name, length, seed, text)).exists():
@@ -353,12 +364,15 @@ def _asked() -> Plan:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="in tokens (8K to 512K)")
     parser.add_argument("--texts", type=Path, nargs="*", default=(), help="other haystacks, such as a novel")
+    parser.add_argument(
+        "--readers", nargs="+", choices=READINGS, default=tuple(READINGS), metavar="NAME", help="these only"
+    )
     parser.add_argument("--count", type=int, default=64, help="documents of a length (64)")
     parser.add_argument("--tokens", type=int, default=1 << 20, help="but of no more tokens than that (1M)")
     parser.add_argument("--jobs", type=int, default=2, help="commands side by side (2)")
     parser.add_argument("--quick", action="store_true", help="next to no training: does it run?")
     given = vars(parser.parse_args())
-    given |= {name: tuple(given[name]) for name in ("lengths", "texts")}
+    given |= {name: tuple(given[name]) for name in ("lengths", "texts", "readers")}
     given["seeds"] = range(given["seeds"])
     return Plan(**given)
 

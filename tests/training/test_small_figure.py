@@ -121,3 +121,16 @@ def test_a_second_start_trains_nothing_again(
     called.fails_at = ""
     run(module, monkeypatch, tmp_path)
     assert "overwrite-seed1" in trained(called) and not first & set(trained(called))
+
+
+def test_some_readers_are_made_from_those_that_they_begin_with_and_nothing_else(
+    commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module, called = commands
+    run(module, monkeypatch, tmp_path, "--readers", "undecided, reinforced", "four passages")
+    names = ("careful", "undecided", "undecided-reinforced", "passages")
+    assert sorted(trained(called)) == sorted(f"{it}-seed{seed}" for it in names for seed in range(2))
+    assert [*json.loads((tmp_path / "figure.json").read_text())["essays"]] == [
+        "undecided, reinforced",
+        "four passages",
+    ]
