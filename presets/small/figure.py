@@ -88,6 +88,7 @@ PASSAGES = (
     "warm_start.trajectories=small/oracle.py:from_passages",
     'warm_start.examples=["small/data.py:careful"]',
 )
+MORE = ("steps=80", "optimizer.learning_rate=6e-4")  # than the careful reader needs, or bears
 ANSWER_ALONE = ("loss.credit=answer",)
 MASKED = (  # needs no questions
     'data.examples=["small/data.py:masked"]', 'evaluation.examples=["small/data.py:masked_held_out"]',
@@ -99,8 +100,8 @@ READERS = {
     "careful, credit to the answer alone": Reader("careful", ANSWER_ALONE, reinforced=True),
     "careful, reinforced on masked facts": Reader("careful", MASKED, reinforced=True),
     "undecided": Reader("careful", UNDECIDED),
-    "undecided, reinforced": Reader("undecided", reinforced=True),
-    "undecided, credit to the answer alone": Reader("undecided", ANSWER_ALONE, reinforced=True),
+    "undecided, reinforced": Reader("undecided", MORE, reinforced=True),
+    "undecided, credit to the answer alone": Reader("undecided", (*MORE, *ANSWER_ALONE), reinforced=True),
     "overwrite": Reader("careful", ANOTHER, workflow="overwrite"),
     "overwrite, reinforced": Reader("overwrite", reinforced=True, workflow="overwrite"),
     "evidence": Reader("careful", ANOTHER, workflow="evidence"),
