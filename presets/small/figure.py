@@ -88,7 +88,7 @@ PASSAGES = (
     "warm_start.trajectories=small/oracle.py:from_passages",
     'warm_start.examples=["small/data.py:careful"]',
 )
-MORE = ("steps=80", "optimizer.learning_rate=6e-4")  # than the careful reader needs, or bears
+MORE = ("steps=80", "optimizer.learning_rate=6e-4")  # 40 at the preset's rate were too few
 ANSWER_ALONE = ("loss.credit=answer",)
 MASKED = (  # needs no questions
     'data.examples=["small/data.py:masked"]', 'evaluation.examples=["small/data.py:masked_held_out"]',
