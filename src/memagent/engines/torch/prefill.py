@@ -7,7 +7,8 @@ of other kinds (sliding windows, states).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache as cached
 from inspect import signature
 from itertools import pairwise
@@ -89,11 +90,11 @@ def _read_whole(
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     width = int(lengths.max())
     input_ids = lengths.new_tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
-    ends, places = (lengths - 1).unique(return_inverse=True)  # type: ignore[no-untyped-call, unused-ignore]
-    output = model(input_ids=input_ids, use_cache=True, logits_to_keep=ends)
-    logits = output.logits[torch.arange(len(prompts), device=model.device), places]
+    lasts = torch.arange(len(prompts), device=model.device) * width + lengths - 1
+    with logits_at(model, lasts):
+        output = model(input_ids=input_ids, use_cache=True)
     mask = (torch.arange(width, device=model.device) < lengths[:, None]).long()
-    return logits, mask, _cache_of(output)
+    return output.logits, mask, _cache_of(output)
 
 
 def _sees_all(model: PreTrainedModel) -> bool:
@@ -103,6 +104,24 @@ def _sees_all(model: PreTrainedModel) -> bool:
     if kinds is None:
         return not (model._is_stateful or getattr(config, "sliding_window", None))
     return set(kinds) == {"full_attention"}
+
+
+@contextmanager
+def logits_at(model: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
+    """Within the block, the model's head computes logits at these places of its rows alone.
+
+    `places` count through the flattened rows; the logits are `(places, vocabulary)`. A vocabulary is so large
+    that the logits of all tokens of a batch need more memory than all else.
+    """
+
+    def choose(_: Any, hidden: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        return (hidden[0].flatten(0, 1)[places],)
+
+    hook = model.get_output_embeddings().register_forward_pre_hook(choose)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def forward(

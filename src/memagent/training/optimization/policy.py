@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from memagent.engines.llamacpp import catalogue
 from memagent.engines.torch.engine import choose_dtype, load_model
 from memagent.engines.torch.lora import with_adapter
+from memagent.engines.torch.prefill import logits_at
 from memagent.errors import SettingsError, TrainingError, extra_hint
 from memagent.training.data import load_function
 from memagent.training.optimization.attention import attention_over_trees
@@ -84,16 +85,12 @@ class Policy:
         arguments: dict[str, Any] = {"trees": batch.trees} if batch.trees else {}
         network = self.network
         precision = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
-        with precision, attention_over_trees(network) if batch.trees else nullcontext():
+        attention = attention_over_trees(network) if batch.trees else nullcontext()
+        with precision, attention, logits_at(network, batch.places):
             logits = network(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                position_ids=batch.position_ids,
-                logits_to_keep=batch.keep,
-                use_cache=False,
-                **arguments,
-            ).logits  # (rows, kept, vocabulary)
-        chosen = logits.flatten(0, 1)[batch.select].float() / self.temperature  # (tokens, vocabulary)
+                input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **arguments
+            ).logits  # (places, vocabulary)
+        chosen = logits[batch.select].float() / self.temperature  # (tokens, vocabulary)
         logprobs = torch.log_softmax(chosen, dim=-1)
         flat = logprobs.detach()
         entropy = -(flat.exp() * flat).sum(-1)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from memagent.engines.torch.prefill import group_by_beginning, pad_left
+from memagent.engines.torch.prefill import group_by_beginning
 from memagent.training.settings import Layout
 from memagent.types import TrainingSequence
 
@@ -80,15 +80,14 @@ class Trees:
 class Batch:
     """A micro-batch.
 
-    `keep` is the model's `logits_to_keep`; `select` picks the completion tokens from those logits. The flat
-    tensors have an entry for each completion token of the batch, all in the same order.
+    Logits are computed at `places` of the flattened rows, and `select` picks those of completion tokens. The
+    flat tensors have an entry for each completion token of the batch, all in the same order.
     """
 
     input_ids: torch.Tensor  # (rows, tokens)
     position_ids: torch.Tensor  # (rows, tokens)
-    attention_mask: torch.Tensor | None  # (rows, tokens), padded layout only
     trees: Trees | None
-    keep: int | torch.Tensor
+    places: torch.Tensor  # (places,)
     select: torch.Tensor  # (completion tokens,)
     targets: torch.Tensor  # (completion tokens,)
     old_logprobs: torch.Tensor  # (completion tokens,), 0 if not sampled
@@ -199,21 +198,19 @@ def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, Any]:
 
 
 def _pad(sequences: Sequence[TrainingSequence]) -> Batch:
-    """One row per sequence, padded on the left so that all completions end where the logits are kept."""
-    kept = max(len(sequence.completion_ids) for sequence in sequences) + 1
-    ids, mask = pad_left([_ids(sequence) for sequence in sequences], torch.device("cpu"))
-    select = [
-        row * kept + kept - 1 - len(sequence.completion_ids) + index
-        for row, sequence in enumerate(sequences)
-        for index in range(len(sequence.completion_ids))
+    """One row per sequence, padded at the end, where causal attention never looks: it needs no mask."""
+    width = max(map(_length, sequences))
+    places = [
+        row * width + place
+        for row, it in enumerate(sequences)
+        for place in range(len(it.prompt_ids) - 1, _length(it) - 1)
     ]
     return Batch(
-        input_ids=ids,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        attention_mask=mask,
+        input_ids=torch.tensor([[*_ids(it), *[0] * (width - _length(it))] for it in sequences]),
+        position_ids=torch.arange(width).repeat(len(sequences), 1),
         trees=None,
-        keep=kept,
-        select=torch.tensor(select),
+        places=torch.tensor(places),
+        select=torch.arange(len(places)),
         **_flatten(sequences),
     )
 
@@ -222,7 +219,7 @@ def _pack(trees: Sequence[Tree]) -> Batch:
     """All trees in one row: each prefix, then the distinct branches' own tokens."""
     ids: list[int] = []
     positions: list[int] = []
-    keep: list[int] = []
+    places: list[int] = []
     select: list[int] = []
     runs: list[_Run] = []
     for tree in trees:
@@ -235,15 +232,14 @@ def _pack(trees: Sequence[Tree]) -> Batch:
             runs.append(_Run(range(len(ids), len(ids) + _length(branch[0]) - tree.shared), before))
             ids += _ids(branch[0])[tree.shared :]
             positions += range(tree.shared, _length(branch[0]))
-            select += len(branch) * [*range(len(keep), len(keep) + predicted)]
-            keep += range(len(ids) - predicted - 1, len(ids) - 1)
+            select += len(branch) * [*range(len(places), len(places) + predicted)]
+            places += range(len(ids) - predicted - 1, len(ids) - 1)
     sequences = [sequence for tree in trees for branch in tree.branches for sequence in branch]
     return Batch(
         input_ids=torch.tensor([ids]),
         position_ids=torch.tensor([positions]),
-        attention_mask=None,
         trees=_index(runs),
-        keep=torch.tensor(keep),
+        places=torch.tensor(places),
         select=torch.tensor(select),
         **_flatten(sequences),
     )
