@@ -46,6 +46,7 @@ QUICK = (
     "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2", "rollout.attempts=2",
     "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
 )  # fmt: skip
+MARKS = {"needed": ("o", "full"), "others": ("o", "none"), "score": ("|", "full")}
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 95% of means of so many seeds lie within that many errors
 
 
@@ -273,8 +274,8 @@ def summed(of_seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
     def shares(part: str, whole: str) -> list[float]:
         sums = [
             (sum(it.get(part, 0) for it in rows), sum(it.get(whole, 0) for it in rows))
-            for rows in of_seeds.values()
-        ]
+            for rows in of_seeds.values() if any(part in it for it in rows)
+        ]  # fmt: skip
         return [100 * some / of for some, of in sums if of]
 
     found = {
@@ -312,46 +313,35 @@ def _table(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> str:
 
 
 def _plot(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> None:
-    """Scores by length; and what is noted of the shortest documents, before and after reinforcement."""
+    """Scores by length; and what each reader notes of the shortest documents. A mark for each seed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = Figure(figsize=(12, 1.8 + 0.32 * max(6, len(scores))), layout="constrained")
     left, right = figure.subplots(1, 2)
-    colours: dict[str, Any] = {}
+    shortest = plan.lengths[0]
     for number, (name, of) in enumerate(scores.items()):
         apart = 1.03 ** (number - len(scores) / 2)  # so that no mark hides another
-        at = [length * apart for length in of]
-        line = left.plot(
-            at, [it["score"]["mean"] for it in of.values()],
-            ":" if "passages" in name else "-" if READERS[name].reinforced else "--", lw=1.5, label=name,
-        )  # fmt: skip
-        colours[name] = line[0].get_color()
-        for place, it in zip(at, of.values(), strict=True):
-            left.plot(
-                [place] * len(it["score"]["seeds"]), it["score"]["seeds"], ".", color=colours[name], ms=4
-            )
+        style = ":" if "passages" in name else "-" if READERS[name].reinforced else "--"
+        means = [it["score"]["mean"] for it in of.values()]
+        (line,) = left.plot([length * apart for length in of], means, style, lw=1.5)
+        for length, it in of.items():
+            seeds = it["score"]["seeds"]
+            left.plot([length * apart] * len(seeds), seeds, ".", color=line.get_color(), ms=5)
+        for what, (mark, fill) in MARKS.items():
+            values = of.get(shortest, {}).get(what, {"seeds": []})["seeds"]
+            right.plot(values, [number] * len(values), mark, color=line.get_color(), fillstyle=fill)
     left.set_xscale("log", base=2)
     left.set_xticks(plan.lengths, [_size(length) for length in plan.lengths])
-    left.set(xlabel="tokens of the document", ylabel="score (%), a dot for each seed", ylim=(-2, 102))
-    shortest = plan.lengths[0]
-    for name, of in scores.items():
-        if name in READERS and shortest in of and "needed" in of[shortest]:
-            after, colour = of[shortest], colours[name]
-            right.plot(after["others"]["seeds"], after["needed"]["seeds"], "o", color=colour, ms=5)
-            start = scores.get(READERS[name].start, {}).get(shortest)
-            if READERS[name].reinforced and start:
-                right.annotate(
-                    "", (after["others"]["mean"], after["needed"]["mean"]),
-                    (start["others"]["mean"], start["needed"]["mean"]),
-                    arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.5},
-                )  # fmt: skip
+    left.set(xlabel="tokens of the document", ylabel="score (%)", ylim=(-2, 102))
+    right.set_yticks(range(len(scores)), [*scores])
+    right.invert_yaxis()
+    right.grid(axis="y", lw=0.3)
     right.set(
-        xlabel=f"noted of what the question does not need (%), {_size(shortest)}",
-        ylabel="noted of what it needs (%)", xlim=(-2, 102), ylim=(-2, 102),
-    )  # fmt: skip
-    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=8)
+        xlim=(-2, 102),
+        xlabel=f"{_size(shortest)}: needed facts noted (●), others noted (○), score ( | ), in %",
+    )
     figure.savefig(plan.out / "figure.png", dpi=130)
 
 
