@@ -117,7 +117,8 @@ def logits_at(model: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
     def choose(_: Any, hidden: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
         return (hidden[0].flatten(0, 1)[places],)
 
-    hook = model.get_output_embeddings().register_forward_pre_hook(choose)
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call, unused-ignore]
+    hook = head.register_forward_pre_hook(choose)
     try:
         yield
     finally:
