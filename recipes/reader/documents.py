@@ -30,7 +30,7 @@ ASKED, ASKED_ABSENT, OTHERS = 150, 75, 9
 def documents(
     hotpot: Sequence[dict[str, Any]], paragraphs: Sequence[dict[str, Any]], source: random.Random
 ) -> Iterator[Example]:
-    """All documents; none is made of a question that needs every paragraph it has."""
+    """All documents; a question that needs all of its paragraphs cannot lack them, and is left out."""
     for number in (*HOTPOT, *HOTPOT_ABSENT):
         row, lacks = hotpot[number], number in HOTPOT_ABSENT
         needed = {title for title, _ in row["supporting_facts"]} if lacks else set()

@@ -168,7 +168,7 @@ def test_greedy_batch_is_what_transformers_generates_one_by_one(
     heads: list[int] = []
     model.lm_head.register_forward_hook(lambda _module, _args, made: heads.append(made[..., 0].numel()))
     together = complete(engine, TEXTS, GREEDY)
-    assert max(heads) == 4  # one row of logits for each prompt, then for each token
+    assert heads == [rows for rows, _ in shapes]  # logits of the last token of each row, and of no other
     widest = max(len(it.prompt_ids) for it in together)
     assert shapes[0] == (4, widest)
     assert all(tokens == 1 for _, tokens in shapes[1:])
