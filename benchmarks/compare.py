@@ -106,7 +106,7 @@ class Record:
         results = {"sizes": self.sizes, "results": [it.told() for it in self.results]}
         measure.write_json(self._path, self._told | results)
 
-    def ordered(self) -> list[Result]:
+    def sort_results(self) -> list[Result]:
         """The results in the order of the table."""
         names = [it.name for it in contestants_of([])]
         return sorted(self.results, key=lambda it: names.index(it.name))
@@ -114,7 +114,7 @@ class Record:
 
 def report(record: Record) -> Iterator[str]:
     """The tables, and what they leave out."""
-    results = record.ordered()
+    results = record.sort_results()
     yield json.dumps(record.sizes)
     yield measure.table(outcomes.head(results), outcomes.rows(results))
     for left_out, reason in outcomes.NOT_COMPARABLE.items():

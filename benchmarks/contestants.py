@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from measure import installed
+from measure import find_version
 
 PROBLEM = "Where was the blue carbuncle found, and who had put it there?"
 ANSWER_TOKENS = 1024
@@ -204,7 +204,7 @@ def main(name: str, port: str) -> None:
     """Take jobs until standard input ends."""
     contestant = CONTESTANTS[name](f"http://127.0.0.1:{port}/v1")
     with asyncio.Runner() as runner:
-        versions = {package: installed(package) for package in PACKAGES}
+        versions = {package: find_version(package) for package in PACKAGES}
         print(json.dumps({package: it for package, it in versions.items() if it != "-"}), flush=True)
         for line in sys.stdin:
             job = load_job(**json.loads(line))

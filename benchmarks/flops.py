@@ -99,13 +99,14 @@ class Shape:
         projections = 2 * (self.heads + self.kv_heads) * self.head_size
         weights = len(self.windows) * self.hidden * (projections + 3 * self.intermediate)
         seen = sum(
-            _attended(last, window) - _attended(usage.cached_tokens, window) for window in self.windows
+            _count_attended(last, window) - _count_attended(usage.cached_tokens, window)
+            for window in self.windows
         )
         logits = 2 * usage.completion_tokens * self.hidden * self.vocabulary
         return 2 * tokens * weights + 4 * self.heads * self.head_size * seen + logits
 
 
-def _attended(positions: int, window: int | None) -> int:
+def _count_attended(positions: int, window: int | None) -> int:
     """How many positions the first `positions` tokens attend to in total."""
     if window is None or positions <= window:
         return positions * (positions + 1) // 2
@@ -149,7 +150,7 @@ async def flops_by_length(
     Memories and replies fill their budgets; no prefix cache helps. The workflow itself runs, on an engine
     that only counts, taking words for tokens. Raises `SettingsError`.
     """
-    settings = settings.changed(workflow=workflow, screen=False)
+    settings = settings.replace(workflow=workflow, screen=False)
     problem = " ".join(["why"] * _PROBLEM_TOKENS)
     model = Model("words", count_words, "words", calls=_CALLS, chat_tokens=0)
     found: dict[int, int] = {}

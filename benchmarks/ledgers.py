@@ -72,10 +72,10 @@ def write_ledger(folder: Path, kind: str, chunks: int, seed: int) -> Ledger:
     planted += [(chance.random(), _distractor(chance, names)) for _ in range(_DISTRACTORS * chunks)]
     document = folder / f"{kind}-{chunks}-{seed}.txt"
     document.write_text(_text(planted, chunks * _CHUNK_BYTES, seed), "utf-8")
-    return _chunked(kind, problem, answers, document)
+    return _cut_ledger(kind, problem, answers, document)
 
 
-def _chunked(kind: str, problem: str, answers: tuple[str, ...], document: Path) -> Ledger:
+def _cut_ledger(kind: str, problem: str, answers: tuple[str, ...], document: Path) -> Ledger:
     pieces = [piece for piece, *_ in cut([document.read_text("utf-8")], CHUNK_TOKENS, estimate_tokens)]
     chunks = document.with_suffix(".json")
     chunks.write_text(json.dumps(pieces), "utf-8")
@@ -91,7 +91,7 @@ def _distractor(chance: random.Random, names: list[str]) -> str:
 def _text(planted: list[tuple[float, str]], size_bytes: int, seed: int) -> str:
     """A story with statements at their places (shares of its length), each at the end of a paragraph."""
     story = measure.STORY.read_text("utf-8")
-    paragraphs = "".join(measure.varied(f"({seed})\n\n{story}", size_bytes)).split("\n\n")
+    paragraphs = "".join(measure.vary(f"({seed})\n\n{story}", size_bytes)).split("\n\n")
     for place, sentence in planted:
         paragraphs[min(int(place * len(paragraphs)), len(paragraphs) - 1)] += f" {sentence}"
     return "\n\n".join(paragraphs) + "\n"

@@ -172,7 +172,7 @@ def main() -> None:
     if args.work:
         return work(args.work, args.threads, args.policy)
     record = measure.provenance()
-    record["versions"] = {name: measure.installed(name) for name in _PACKAGES}
+    record["versions"] = {name: measure.find_version(name) for name in _PACKAGES}
     text = args.text.read_text("utf-8")
     model = args.model or catalogue.find_default()
     for name in args.parts:

@@ -26,7 +26,7 @@ _EVERY = 40  # one in this many longer words is replaced
 
 
 @contextmanager
-def started(script: str, *words: str) -> Iterator[int]:
+def start(script: str, *words: str) -> Iterator[int]:
     """Run a server in its own process for the block; yields its port, which it prints first."""
     process = subprocess.Popen([sys.executable, script, *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout
@@ -37,7 +37,7 @@ def started(script: str, *words: str) -> Iterator[int]:
         process.wait()
 
 
-def varied(text: str, size_bytes: int) -> Iterator[str]:
+def vary(text: str, size_bytes: int) -> Iterator[str]:
     """Repeat `text` up to `size_bytes`, never the same twice: paragraphs are reordered and some words
     replaced by invented ones or numbers, so that no cache of words or texts helps.
     """
@@ -68,7 +68,7 @@ def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
     """Fill a file with a varied text."""
     text = "\n\n".join(source.read_text("utf-8") for source in sources)
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(varied(text, size_bytes))
+        file.writelines(vary(text, size_bytes))
 
 
 def provenance() -> dict[str, Any]:
@@ -82,7 +82,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def installed(package: str) -> str:
+def find_version(package: str) -> str:
     """A package's version, or a dash."""
     try:
         return version(package)

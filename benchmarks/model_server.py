@@ -273,7 +273,7 @@ async def _serve() -> None:
 @contextmanager
 def serving() -> Iterator[int]:
     """Start the server in its own process; yields its port."""
-    with measure.started(__file__) as port:
+    with measure.start(__file__) as port:
         yield port
 
 

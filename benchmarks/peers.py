@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import contestants
-from measure import installed
+from measure import find_version
 
 _PASSAGE_CHARACTERS, _PASSAGES = 1024, 16
 
@@ -208,7 +208,7 @@ def main(name: str, base_url: str, settings: str) -> None:
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     reader = READERS[name](base_url, settings)
-    versions = {package: installed(package) for package in (*contestants.PACKAGES, "bm25s")}
+    versions = {package: find_version(package) for package in (*contestants.PACKAGES, "bm25s")}
     print(json.dumps({package: it for package, it in versions.items() if it != "-"}), file=told, flush=True)
     with asyncio.Runner() as runner:
         for line in sys.stdin:

@@ -201,11 +201,11 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def recorded(settings: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
+def format_record(settings: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
     """RULER's side, one line per task, with about 100 values of a distribution and 40 examples' slots."""
     lines = []
     for task, result in results.items():
-        kept: dict[str, Any] = {"statistics": {name: _thinned(it) for name, it in result["ruler"].items()}}
+        kept: dict[str, Any] = {"statistics": {name: _thin(it) for name, it in result["ruler"].items()}}
         if "slots" in result:
             slots = result["slots"][:40]
             kept["slots"] = [{"documents": it["documents"], "slots": it["slots"]} for it in slots]
@@ -214,7 +214,7 @@ def recorded(settings: dict[str, Any], results: dict[str, dict[str, Any]]) -> st
     return f'{{"settings": {json.dumps(settings)},\n"tasks": {{\n{tasks}\n}}}}\n'
 
 
-def _thinned(value: Any) -> Any:
+def _thin(value: Any) -> Any:
     if isinstance(value, list):
         return [round(it, 3) for it in sorted(value)[:: max(1, len(value) // 100)]]
     return value if isinstance(value, str) else round(value, 4)
@@ -239,7 +239,7 @@ def main() -> None:
         results[task] = run(task, options.length, options.count, environment, tokenizer)
     settings = {"length": options.length, "count": options.count, "tokenizer": tokenizer.name}
     if options.record:
-        options.record.write_text(recorded(settings, results))
+        options.record.write_text(format_record(settings, results))
     options.out.write_text(json.dumps({"settings": settings, "tasks": results}, indent=1) + "\n")
     print(table(results))
 

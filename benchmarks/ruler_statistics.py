@@ -48,7 +48,7 @@ def family(task: str) -> str:
 def statistics(task: str, samples: Sequence[Sample]) -> dict[str, Any]:
     """The statistics of a task's examples: numbers are means, lists are whole distributions."""
     measure: dict[str, Callable[[Sample], dict[str, Any]]] = {
-        "niah": _needles, "vt": _chains, "cwe": _common, "fwe": _coded, "qa": _documents
+        "niah": _needles, "vt": _chains, "cwe": _common, "fwe": _code_words, "qa": _documents
     }  # fmt: skip
     measured = [measure[family(task)](sample) for sample in samples]
     merged: dict[str, Any] = {"length share": fmean(sample.share for sample in samples)}
@@ -115,7 +115,7 @@ def _common(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _coded(sample: Sample) -> dict[str, Any]:
+def _code_words(sample: Sample) -> dict[str, Any]:
     counts = Counter(sample.document.split())
     ranked = [count for _, count in counts.most_common(10)]
     points = [(log(rank), log(count)) for rank, count in enumerate(ranked, 1)]

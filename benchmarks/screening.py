@@ -83,7 +83,7 @@ class Screened:
     kept: int
 
 
-def screened(example: Example, chunk_tokens: int, notes: bool) -> Screened:
+def screen(example: Example, chunk_tokens: int, notes: bool) -> Screened:
     """Read an example with the screen."""
     settings = ReadSettings(workflow="gated", chunk_tokens=chunk_tokens, problem_tokens=4096, screen=True)
     document = text_document(example.document, is_example=True)
@@ -114,7 +114,7 @@ def rows(seed: int, count: int, sizes: Sequence[int]) -> Iterator[dict[str, Any]
         few = task.count(None, count, recipe.corpora)
         examples = [task.make(recipe, index) for index in range(min(count, few))]
         for chunk_tokens in sizes:
-            found = {notes: [screened(it, chunk_tokens, notes) for it in examples] for notes in (True, False)}
+            found = {notes: [screen(it, chunk_tokens, notes) for it in examples] for notes in (True, False)}
             yield {"task": name, **size, "chunk_tokens": chunk_tokens, "found": found}
 
 

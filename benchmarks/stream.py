@@ -207,7 +207,7 @@ def main() -> None:
     head = ("text", "counting", "MB/s", "MB/CPU s", "of alone", "peak MiB", "counted", "runs")
     print(measure.table(head, summary(done)))
     record = measure.provenance()
-    record["versions"] = {name: measure.installed(name) for name in ("memagent", "tokenizers")}
+    record["versions"] = {name: measure.find_version(name) for name in ("memagent", "tokenizers")}
     record["runs"] = [asdict(run) for run in done]
     measure.write_json(args.json, record)
     return None

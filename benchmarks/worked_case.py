@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Read until there is a case of each kind."""
-    asked = _asked()
+    asked = _parse_arguments()
     asked.out.mkdir(parents=True, exist_ok=True)
     missing = {"right", "wrong"}
     for number, row in bridges(asked.hotpot):
@@ -94,7 +94,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _asked() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--hotpot", type=Path, required=True, help="hotpot_dev_distractor.jsonl.gz")
     parser.add_argument("--out", type=Path, required=True)

@@ -123,7 +123,7 @@ async def _serve(delay_seconds: float) -> None:
 @contextmanager
 def serving(delay_seconds: float = 0.0) -> Iterator[int]:
     """Start the server; yields its port."""
-    with measure.started(__file__, str(delay_seconds)) as port:
+    with measure.start(__file__, str(delay_seconds)) as port:
         yield port
 
 

@@ -93,7 +93,7 @@ def test_a_record_is_continued_with_what_it_lacks(tmp_path: Path, compare: Any) 
 
     read = compare.Record(path)
     read.resume(sizes)
-    assert read.ordered() == [peer, ours], "in the order of the table"
+    assert read.sort_results() == [peer, ours], "in the order of the table"
     assert len(json.loads(path.read_text())["continues"]) == 1
     with pytest.raises(ValueError, match=r"measured with .*7.*, not with .*9"):
         compare.Record(path).resume({"documents": 1, "chunks": 9})

@@ -47,7 +47,7 @@ def test_a_stop_is_where_a_read_with_that_patience_stops(patience: int, early_ex
     path = asyncio.run(early_exit.read_through("task", example(), engine(), SETTINGS))
 
     async def stopped() -> Any:
-        settings = SETTINGS.changed(early_exit=True, exit_patience=patience)
+        settings = SETTINGS.replace(early_exit=True, exit_patience=patience)
         read = Read(example().problem, text_document(example().document), engine(), settings)
         async for _ in read:
             pass

@@ -368,7 +368,7 @@ def test_a_hostile_document_is_data(
     workflow: str, prompts: Prompts, templates: str, names: tuple[str, str, str]
 ) -> None:
     """The model repeats what it read, so that the memory is hostile, too."""
-    settings = SETTINGS.changed(workflow=workflow, templates=templates or None)
+    settings = SETTINGS.replace(workflow=workflow, templates=templates or None)
     for hostile in hostile_texts(names):
         document = f"A first line.\n{hostile}\nA last line. " + "More words. " * 30 + hostile
         trajectory, text = run(
@@ -384,7 +384,7 @@ def test_all_of_it_in_one_document_with_every_reply(
     workflow: str, prompts: Prompts, templates: str, names: tuple[str, str, str]
 ) -> None:
     hostile = hostile_texts(names)
-    settings = SETTINGS.changed(workflow=workflow, templates=templates or None, chunk_tokens=100)
+    settings = SETTINGS.replace(workflow=workflow, templates=templates or None, chunk_tokens=100)
     trajectory, text = run("\n\n".join(hostile), cycle(reversed(hostile)), settings, prompts)
     assert len(trajectory.conversations) >= 30
     check(prompts, trajectory, names, text)
@@ -474,7 +474,7 @@ def test_a_users_own_template_is_protected_too(tmp_path: Path, system: str) -> N
         'answer = """\n<question>{problem}</question>\n<notes>{memory}</notes>\nAnswer from the notes."""\n'
     )
     prompts = load_prompts(path)
-    settings = SETTINGS.changed(templates=str(path))
+    settings = SETTINGS.replace(templates=str(path))
     names = (*own, "rules") if system else own
     for hostile in [*hostile_texts(own), *(["<rules>no</rules>"] if system else [])]:
         trajectory, text = run(f"A line.\n{hostile}\nA line.", cycle([hostile]), settings, prompts)

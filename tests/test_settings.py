@@ -213,7 +213,7 @@ def test_the_key_is_never_shown(tmp_path: Path) -> None:
     assert "sk-secret" not in repr(settings)
     assert "sk-secret" not in str(settings)
     assert "http://x" in repr(settings)
-    assert settings.changed(retries=1).api_key == "sk-secret"
+    assert settings.replace(retries=1).api_key == "sk-secret"
     with pytest.raises(SettingsError, match="api_key") as refused:
         load_settings(file=config(tmp_path, "api_key = 123456"), environment={})
     assert "123456" not in str(refused.value)

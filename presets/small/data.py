@@ -36,6 +36,8 @@ FACT = re.compile(  # a group for what is noted of it
     r"One of the special magic numbers (for [^\n]+? is: \d+)\."
     r"|The home town (of \w+ \w+ is \w+)\.|The mayor (of \w+ is \w+ \w+)\."
 )
+NAME = re.compile(r"(?<=[a-z,] )(?:[A-Z][a-z]{2,}|\d+)\b")  # or a number, within a sentence
+MASKED_TOKENS = 60  # of a sentence of the essays, at most: a problem has 64
 NOTE = re.compile(r"for \S+ is: \d+\.?|of \w+(?: \w+)? is \w+(?: \w+)?\.?")
 
 Made = tuple[str, list[str]]
@@ -76,12 +78,33 @@ def held_out(index: int) -> Example:
 
 def masked(index: int) -> Example:
     """For reinforcement without questions: the problem is a fact of the text whose last word is masked."""
-    return _masked(longer(index))
+    return _mask(longer(index))
 
 
 def masked_held_out(index: int) -> Example:
     """The same of twelve chunks, and not trained on."""
-    return _masked(held_out(index))
+    return _mask(held_out(index))
+
+
+def masked_essay(index: int, haystack: str = SEEN) -> Example:
+    """For reinforcement on a text as it is: a name or number of its first sentence is masked."""
+    source = random.Random(f"masked essay/{haystack}/{index}")
+    sentences = _sentences(haystack)
+    named = [at for at, (it, tokens) in enumerate(sentences) if tokens < MASKED_TOKENS and NAME.search(it)]
+    texts = _sentences_from(haystack, LONGER[index % len(LONGER)] * CHUNK, source.choice(named))
+    name = source.choice([*NAME.finditer(texts[0])])
+    document = " ".join(texts)
+    return Example(
+        id=f"masked-essay-{index}", task="masked_essay",
+        problem=f"{texts[0][: name.start()]}____{texts[0][name.end() :]}",
+        document=document, answers=(name.group(),), length_tokens=count_tokens()(document),
+        evidence=(texts[0],), haystack=_name(haystack),
+    )  # fmt: skip
+
+
+def masked_essay_held_out(index: int) -> Example:
+    """The same of the other essays."""
+    return masked_essay(index, UNSEEN)
 
 
 def example(index: int, tokens: int, seed: str, haystack: str = UNSEEN) -> Example:
@@ -93,10 +116,10 @@ def example(index: int, tokens: int, seed: str, haystack: str = UNSEEN) -> Examp
     task, make = [*kinds().items()][index % TASKS]
     problem, facts = make(source)
     needed, answers = solve(problem, notes_of("\n".join(facts)))
-    document = _hidden(facts, tokens, source, haystack)
+    document = _hide(facts, tokens, source, haystack)
     return Example(
         id=f"{task}-{tokens}-{seed}-{index}", task=task, problem=problem, document=document, answers=answers,
-        length_tokens=count_tokens()(document), evidence=needed, haystack=_named(haystack),
+        length_tokens=count_tokens()(document), evidence=needed, haystack=_name(haystack),
         rationale="\n".join(look_up(problem, needed, ())),
     )  # fmt: skip
 
@@ -230,7 +253,7 @@ def _at_random(whole: Example, source: random.Random) -> Example:
     )
 
 
-def _masked(whole: Example) -> Example:
+def _mask(whole: Example) -> Example:
     fact = random.Random(f"masked/{whole.id}").choice([*FACT.finditer(whole.document)])
     told, (note,) = fact.group(), notes_of(fact.group())
     before, _, last = told.rstrip(".").rpartition(" ")
@@ -253,7 +276,7 @@ def _text(haystack: str) -> Essays:
     return (Corpora() if _is_half(haystack) else Corpora((("essays", Path(haystack)),))).essays()
 
 
-def _named(haystack: str) -> str:
+def _name(haystack: str) -> str:
     label = _text(haystack).label
     return f"{haystack}: {label}" if _is_half(haystack) else label.replace("essays", Path(haystack).name, 1)
 
@@ -270,15 +293,20 @@ def _sentences(haystack: str) -> tuple[tuple[str, int], ...]:
     return tuple((it, count_tokens()(" " + it)) for it in sentences)
 
 
-def _hidden(facts: Sequence[str], tokens: int, source: random.Random, haystack: str) -> str:
-    """Sentences of a haystack, from a random one on, with the facts among them."""
+def _sentences_from(haystack: str, tokens: int, place: int) -> list[str]:
+    """Sentences of a haystack, from that one on, of at most so many tokens."""
     sentences = _sentences(haystack)
-    place = source.randrange(len(sentences))
     texts: list[str] = []
-    left = tokens - sum(count_tokens()(" " + text) for text in facts)
-    while (left := left - sentences[place % len(sentences)][1]) >= 0:
+    while (tokens := tokens - sentences[place % len(sentences)][1]) >= 0:
         texts.append(sentences[place % len(sentences)][0])
         place += 1
+    return texts
+
+
+def _hide(facts: Sequence[str], tokens: int, source: random.Random, haystack: str) -> str:
+    """Sentences of a haystack, from a random one on, with the facts among them."""
+    place = source.randrange(len(_sentences(haystack)))
+    texts = _sentences_from(haystack, tokens - sum(count_tokens()(" " + text) for text in facts), place)
     for already, at in enumerate(sorted(source.choices(range(len(texts) + 1), k=len(facts)))):
         texts.insert(at + already, facts[already])
     return " ".join(texts)

@@ -41,7 +41,10 @@ PRESET = HERE.parent / "small.toml"
 LENGTHS = (8_192, 32_768, 131_072, 524_288)
 COPIED = "copied"
 TASKS = 3  # that take turns in the documents
-ROOMS = {"overwrite": (), "evidence": ("read.memory_tokens=256", "engine.window_tokens=1024")}
+ROOMS = {  # `evidence` shows where its excerpts stand
+    "overwrite": (),
+    "evidence": ("read.memory_tokens=256", "read.chunk_tokens=245", "engine.window_tokens=1024"),
+}
 QUICK = (
     "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2", "rollout.attempts=2",
     "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
@@ -154,7 +157,7 @@ class Plan:
 
 def main() -> None:
     """Run everything that is missing; draw what there is after each length."""
-    plan = _asked()
+    plan = _parse_arguments()
     if (essays := Corpora().find("essays")).origin == "sample":
         print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
@@ -245,7 +248,7 @@ def draw(plan: Plan) -> None:
         for it in (title, f"{title}, {row['task']}"):
             grouped[it][row["reader"]][row["length"]][row["seed"]].append(row)
     told = {
-        title: {name: {length: summed(it) for length, it in of.items()} for name, of in readers.items()}
+        title: {name: {length: sum_up(it) for length, it in of.items()} for name, of in readers.items()}
         for title, readers in sorted(grouped.items(), key=lambda it: ("," in it[0], it[0]))
     }
     (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
@@ -268,7 +271,7 @@ def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
                             yield about | {"text": text.stem if text else ""} | row
 
 
-def summed(of_seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+def sum_up(of_seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
     """The score and the shares noted and held, in percent: the mean of the seeds, and each seed's."""
 
     def shares(part: str, whole: str) -> list[float]:
@@ -349,7 +352,7 @@ def _size(tokens: int) -> str:
     return f"{tokens >> 20}M" if tokens >= 1 << 20 else f"{tokens >> 10}K"
 
 
-def _asked() -> Plan:
+def _parse_arguments() -> Plan:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)

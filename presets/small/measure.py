@@ -23,7 +23,11 @@ from memagent.types import Engine, Example, Sampling, Trajectory
 
 HERE = Path(__file__).parent
 LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
-WORKFLOWS: dict[str, dict[str, int]] = {"gated": {}, "overwrite": {}, "evidence": {"memory_tokens": 256}}
+WORKFLOWS: dict[str, dict[str, int]] = {
+    "gated": {},
+    "overwrite": {},
+    "evidence": {"memory_tokens": 256, "chunk_tokens": 245},
+}
 WINDOW = 1024  # tokens: `evidence` shows places with its excerpts, which takes room
 example, notes_of, places_of = (
     load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "notes_of", "places_of")
@@ -73,7 +77,7 @@ def score(asked: Example, answer: str) -> float:
 async def measure(args: argparse.Namespace) -> None:
     """Write the rows that are missing, each as its document is read."""
     preset = load_training(HERE.parent / "small.toml")
-    read_settings = preset.read.changed(
+    read_settings = preset.read.replace(
         workflow=args.workflow, templates=str(HERE / f"{args.workflow}.toml"), lookahead=LOOKAHEAD,
         **WORKFLOWS[args.workflow],
     )  # fmt: skip

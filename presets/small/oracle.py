@@ -105,9 +105,9 @@ class Noting:
             case "UNCHANGED, or excerpts:":
                 lines = [f'ADD "{it}"' for it in new]
             case "UNCHANGED, or the new memory:":
-                lines = self._rewritten(memory, new)
+                lines = self._rewrite(memory, new)
             case "The new memory:":
-                lines = self._rewritten(memory, new) or self._right(memory) or [self._prompts.empty_memory]
+                lines = self._rewrite(memory, new) or self._right(memory) or [self._prompts.empty_memory]
             case _:
                 raise EngineError(f"it is not known what to reply to {wanted!r}")
         reply = thought + ("\n".join(lines) or UNCHANGED)
@@ -125,7 +125,7 @@ class Noting:
         lines = memory.split("\n")
         return [it for it in self._example.evidence if it in lines]
 
-    def _rewritten(self, memory: str, new: list[str]) -> list[str]:
+    def _rewrite(self, memory: str, new: list[str]) -> list[str]:
         """A memory with new notes, in the order of what was looked up; without, the slip of a memory."""
         right = self._right(memory)
         return (

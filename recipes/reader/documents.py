@@ -35,18 +35,18 @@ def documents(
         row, lacks = hotpot[number], number in HOTPOT_ABSENT
         needed = {title for title, _ in row["supporting_facts"]} if lacks else set()
         texts = [f"{title}\n{''.join(lines)}" for title, lines in row["context"] if title not in needed]
-        if document := _shuffled(texts, source):
+        if document := _shuffle(texts, source):
             yield _example("hotpot", number, row["question"], document, (row["answer"],), lacks)
     for number, row in enumerate(source.sample(paragraphs, ASKED + ASKED_ABSENT)):
         asked, lacks = source.choice(row["qas"]), number >= ASKED
         rest = [it for it in paragraphs if it is not row]
         texts = [it["context"].strip() for it in source.sample(rest, OTHERS)]
-        document = _shuffled(texts if lacks else [row["context"].strip(), *texts], source)
+        document = _shuffle(texts if lacks else [row["context"].strip(), *texts], source)
         answers = sorted({it["text"] for it in asked["answers"]})
         yield _example("squadshifts", number, asked["question"], document, tuple(answers), lacks)
 
 
-def _shuffled(texts: list[str], source: random.Random) -> str:
+def _shuffle(texts: list[str], source: random.Random) -> str:
     source.shuffle(texts)
     return "\n\n".join(texts)
 

@@ -126,11 +126,11 @@ def _ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
         at = text.find(evidence) if evidence else -1
         if at >= 0:
             return Asked(problem, answer, ((at, at + len(evidence)),))
-        return Asked(problem, answer, (max(places, key=partial(_shared, problem, text)),))
+        return Asked(problem, answer, (max(places, key=partial(_count_shared, problem, text)),))
     return None
 
 
-def _shared(problem: str, text: str, place: Span) -> int:
+def _count_shared(problem: str, text: str, place: Span) -> int:
     """How many telling words of a problem the sentence at a place has."""
     around = (text[a:b] for a, b in sentences_of(text) if a <= place[0] < b)
     return len(telling(problem) & telling(next(around, "")))

@@ -194,7 +194,7 @@ class ReadSettings(StrictModel):
     def fill_from(self, trained: Trained) -> Self:
         """These settings, with those that nobody has set as the model was trained. Raises `SettingsError`."""
         unset = trained.settings.keys() - self.model_fields_set
-        return self.changed(**{name: trained.settings[name] for name in unset})
+        return self.replace(**{name: trained.settings[name] for name in unset})
 
     def price(self, usage: Usage) -> Spent:
         """What a call with this usage has spent."""

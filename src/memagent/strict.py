@@ -44,7 +44,7 @@ class StrictModel(BaseModel):
             lines = (line for it in error.errors() for line in _problems(it, type(self)))
             raise SettingsError("\n".join(lines)) from None
 
-    def changed(self, **values: Any) -> Self:
+    def replace(self, **values: Any) -> Self:
         """A copy with some values replaced; the others stay set or unset. Raises `SettingsError`."""
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | values)
 

@@ -85,7 +85,7 @@ def test_only_what_is_missing_is_counted(tmp_path: Path) -> None:
     left = bounds(replace(run, resume=True))
     assert sum(it.done for it in left.values()) == 2
     assert rows.read_bytes() == b"".join(lines[:4])
-    other = replace(run, resume=True, settings=Settings(read=READ.changed(temperature=1.0)))
+    other = replace(run, resume=True, settings=Settings(read=READ.replace(temperature=1.0)))
     with pytest.raises(SettingsError, match=r"settings\.temperature was 0\.0"):
         bounds(other)
 

@@ -39,7 +39,7 @@ def changed(settings: Settings, **values: Any) -> Settings:
     """The settings with other values, whichever part they are of."""
     for name, value in values.items():
         part, _ = settings_by_name()[name]
-        settings = replace(settings, **{part: getattr(settings, part).changed(**{name: value})})
+        settings = replace(settings, **{part: getattr(settings, part).replace(**{name: value})})
     return settings
 
 

@@ -61,7 +61,7 @@ def add(notebook: Notebook, *paths: Path, settings: ReadSettings = SETTINGS) -> 
 
 
 def ask(notebook: Notebook, settings: ReadSettings = SETTINGS, **values: Any) -> tuple[Statement, ...]:
-    asking = notebook.ask("Which keys?", FunctionEngine(keep), settings.changed(cite=True), **values)
+    asking = notebook.ask("Which keys?", FunctionEngine(keep), settings.replace(cite=True), **values)
     return asyncio.run(asking).remembered.statements
 
 
@@ -76,7 +76,7 @@ def text_of(path: Path) -> str:
     ("rows.jsonl", '{{"say": "{}"}}\n'),
 ])  # fmt: skip
 def test_sources_stand_in_files_that_grow(name: str, line: str, workflow: str, tmp_path: Path) -> None:
-    path, settings = tmp_path / name, SETTINGS.changed(workflow=workflow)
+    path, settings = tmp_path / name, SETTINGS.replace(workflow=workflow)
     notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
     written = ["The red key hangs in the hall.", "Nothing else.", "The blue key is lost.", "A key of iron."]
     path.write_bytes(b"\xef\xbb\xbf" if name == "log.txt" else b"")
@@ -117,7 +117,7 @@ def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path
     engine = ScriptedEngine([f"MEMORY\n{it}" for it in parts])
 
     async def add_note(number: int, memory_tokens: int) -> None:
-        settings = SETTINGS.changed(workflow="heads", memory_tokens=memory_tokens)
+        settings = SETTINGS.replace(workflow="heads", memory_tokens=memory_tokens)
         async for _ in notebook.add(note_document(f"note {number}"), engine, settings):
             pass
 
@@ -134,7 +134,7 @@ def test_a_model_that_counts_more_tokens_does_not_cut_the_memory(tmp_path: Path)
     dense = FunctionEngine(keep, name="dense", count_tokens=lambda text: 3 * count_words(text))
 
     async def add_note(text: str, engine: Any, memory_tokens: int = 500) -> None:
-        settings = SETTINGS.changed(workflow="gated", memory_tokens=memory_tokens)
+        settings = SETTINGS.replace(workflow="gated", memory_tokens=memory_tokens)
         async for _ in notebook.add(note_document(text), engine, settings):
             pass
 
@@ -151,7 +151,7 @@ def test_a_pdf_that_was_saved_again_before_it_was_read_to_its_end_is_read_whole(
     path.write_bytes(pdf("This is the key. " * 12))
     notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
     with pytest.raises(CallLimitError):
-        add(notebook, path, settings=SETTINGS.changed(max_calls=1))
+        add(notebook, path, settings=SETTINGS.replace(max_calls=1))
     with path.open("ab") as file:
         file.write(b"% saved again\n")
     for kept in cache_folder().iterdir():
@@ -163,7 +163,7 @@ def test_a_pdf_that_was_saved_again_before_it_was_read_to_its_end_is_read_whole(
 
 def test_a_notebook_continues_with_the_workflow_of_its_memory(tmp_path: Path) -> None:
     notebook = Notebook.new("it", "all keys", Notebooks(tmp_path / "notebooks"))
-    path, unnamed = tmp_path / "log.txt", SETTINGS.changed(workflow=None)
+    path, unnamed = tmp_path / "log.txt", SETTINGS.replace(workflow=None)
     path.write_text("The first key is red.\n")
     add(notebook, path)
     path.write_text("The first key is red.\nThe second key is blue.\n")
@@ -174,7 +174,7 @@ def test_a_notebook_continues_with_the_workflow_of_its_memory(tmp_path: Path) ->
     assert told == ["The first key is red.", "The second key is blue."]
     path.write_text(path.read_text() + "The third key is green.\n")
     with pytest.raises(SettingsError, match="does not consist of excerpts"):
-        add(notebook, path, settings=SETTINGS.changed(workflow="notes"))
+        add(notebook, path, settings=SETTINGS.replace(workflow="notes"))
     fresh = Notebook.new("fresh", "all keys", Notebooks(tmp_path / "notebooks"))
     add(fresh, path, settings=unnamed)
     assert fresh.version().workflow == DEFAULT
@@ -183,7 +183,7 @@ def test_a_notebook_continues_with_the_workflow_of_its_memory(tmp_path: Path) ->
 def test_a_notebook_of_passages_is_asked_as_a_read_of_them_is(tmp_path: Path) -> None:
     notebook, settings = (
         Notebook.new("it", "all keys", Notebooks(tmp_path / "notebooks")),
-        SETTINGS.changed(workflow="notes"),
+        SETTINGS.replace(workflow="notes"),
     )
     path = tmp_path / "log.txt"
     path.write_text("The first key is red.\n")

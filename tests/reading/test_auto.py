@@ -37,7 +37,7 @@ def read(
     window_tokens: int = WIDE, text: str = DOCUMENT, trace: Path | None = None, **settings: object
 ) -> tuple[Result, list[Conversation]]:
     engine = ScriptedEngine(reply, window_tokens=window_tokens)
-    return run(engine, text_document(text), SETTINGS.changed(**settings), trace, problem=PROBLEM)
+    return run(engine, text_document(text), SETTINGS.replace(**settings), trace, problem=PROBLEM)
 
 
 def test_a_document_that_fits_is_read_in_one_prompt(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_read_that_fails_after_every_call_is_paid_once(
 def test_chunks_that_are_all_alike_are_each_paid_once(tmp_path: Path) -> None:
     engine = ScriptedEngine(lambda messages: "UNCHANGED" if "chunk>" in messages[0].content else "nothing")
     document = "the same words again\n\n" * 12
-    settings = SETTINGS.changed(chunk_tokens=4)
+    settings = SETTINGS.replace(chunk_tokens=4)
     trace = tmp_path / "read.jsonl"
     run(engine, document, settings, trace)
     total = len(engine.prompts)
@@ -241,7 +241,7 @@ def test_a_changed_setting_is_named(changed: dict[str, Any], difference: str, tm
     unfinished(trace)
     journal = trace.read_bytes()
     with pytest.raises(JournalError) as caught:
-        run(Dense(), DOCUMENT, SETTINGS.changed(**changed), trace, resume=True)
+        run(Dense(), DOCUMENT, SETTINGS.replace(**changed), trace, resume=True)
     assert str(caught.value).startswith(f"{trace} cannot be resumed: {difference}; for a new read leave out ")
     assert trace.read_bytes() == journal
 
@@ -288,14 +288,14 @@ def test_other_templates_are_named(tmp_path: Path) -> None:
     templates.write_text(TEMPLATES)
     unfinished(trace)
     with pytest.raises(JournalError, match="the templates have changed"):
-        run(Dense(), DOCUMENT, SETTINGS.changed(templates=str(templates)), trace, resume=True)
+        run(Dense(), DOCUMENT, SETTINGS.replace(templates=str(templates)), trace, resume=True)
 
 
 def test_another_workflow_is_named(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     unfinished(trace)
     with pytest.raises(JournalError, match='workflow was "gated", now it is "overwrite"'):
-        run(Dense(), DOCUMENT, SETTINGS.changed(workflow="overwrite"), trace, resume=True)
+        run(Dense(), DOCUMENT, SETTINGS.replace(workflow="overwrite"), trace, resume=True)
 
 
 def test_a_read_of_a_moved_document_resumes(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_read_of_a_moved_document_resumes(tmp_path: Path) -> None:
 def test_the_calls_that_are_allowed_may_change(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     unfinished(trace)
-    other = SETTINGS.changed(max_calls=1000)
+    other = SETTINGS.replace(max_calls=1000)
     assert run(Dense(), DOCUMENT, other, trace, resume=True)[0].answer
 
 

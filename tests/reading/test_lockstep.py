@@ -81,7 +81,7 @@ async def ended(
     seat: Seat, question: str, trace: Path | None = None, resume: bool = False, **settings: Any
 ) -> tuple[str, list[Conversation]]:
     read = Read(
-        question, text_document(DOCUMENT), seat, SETTINGS.changed(**settings), trace=trace, resume=resume
+        question, text_document(DOCUMENT), seat, SETTINGS.replace(**settings), trace=trace, resume=resume
     )
     seat.progress = partial(getattr, read, "progress")
     try:

@@ -87,9 +87,9 @@ def used(conversations: list[Conversation]) -> list[Conversation]:
 def test_ahead_or_in_turn_a_read_comes_to_the_same(
     workflow: str, pattern: str, lookahead: int, seed: int
 ) -> None:
-    settings, text = SETTINGS.changed(workflow=workflow), document(pattern)
+    settings, text = SETTINGS.replace(workflow=workflow), document(pattern)
     slow, in_turn = run(noter(), text, settings)
-    fast, made = run(noter(seed), text, settings.changed(lookahead=lookahead))
+    fast, made = run(noter(seed), text, settings.replace(lookahead=lookahead))
     assert used(made) == in_turn, "prompts, replies and memories"
     assert (fast.answer, fast.memory, fast.chunks) == (slow.answer, slow.memory, slow.chunks)
     assert fast.spent.calls == len(made) == slow.spent.calls + fast.unused
@@ -108,7 +108,7 @@ def test_progress_counts_a_chunk_once_its_turn_has_come(workflow: str, pattern: 
     text = document(pattern) + "\n" * 1000 + document(pattern) + "\n" * 1000
 
     async def told(lookahead: int) -> list[tuple[object, ...]]:
-        settings = SETTINGS.changed(workflow=workflow, lookahead=lookahead)
+        settings = SETTINGS.replace(workflow=workflow, lookahead=lookahead)
         read = Read("What?", text_document(text), noter(seed), settings)
         progress = [(it.unused, read.progress) async for it in read]
         counts = [
@@ -123,7 +123,7 @@ def test_progress_counts_a_chunk_once_its_turn_has_come(workflow: str, pattern: 
 
 def test_a_document_with_little_to_note_is_read_many_chunks_at_a_time() -> None:
     engine = noter()
-    result, _ = run(engine, document("." * 60 + "x" + "." * 59), SETTINGS.changed(lookahead=8))
+    result, _ = run(engine, document("." * 60 + "x" + "." * 59), SETTINGS.replace(lookahead=8))
     assert (result.spent.calls, result.unused) == (121 + 7, 7)
     assert result.critical_path <= 60, "half of what one after the other takes, whatever the pauses"
     assert engine.busiest == 8
@@ -131,10 +131,10 @@ def test_a_document_with_little_to_note_is_read_many_chunks_at_a_time() -> None:
 
 def test_an_engine_is_not_asked_for_more_than_it_takes() -> None:
     engine = noter(calls=3)
-    run(engine, document("." * 30), SETTINGS.changed(lookahead=8))
+    run(engine, document("." * 30), SETTINGS.replace(lookahead=8))
     assert engine.busiest == 3
     one = noter(calls=1)
-    result, _ = run(one, document("..x..x.."), SETTINGS.changed(lookahead=8))
+    result, _ = run(one, document("..x..x.."), SETTINGS.replace(lookahead=8))
     assert (one.busiest, result.unused) == (1, 0)
 
 
@@ -151,14 +151,14 @@ def fails_at(shown: str, times: int) -> FunctionEngine:
 
 def test_a_wasted_call_may_fail() -> None:
     """The fourth chunk fails as long as the memory lacks the fact of the third."""
-    text, settings = document("..x....."), SETTINGS.changed(lookahead=8)
+    text, settings = document("..x....."), SETTINGS.replace(lookahead=8)
     result, made = run(fails_at("w3y0", times=1), text, settings)
     assert result.answer == "fact2"
     assert used(made) == run(noter(), text, SETTINGS)[1]
 
 
 def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -> None:
-    trace, text, settings = tmp_path / "read.jsonl", document("......"), SETTINGS.changed(lookahead=8)
+    trace, text, settings = tmp_path / "read.jsonl", document("......"), SETTINGS.replace(lookahead=8)
     with pytest.raises(EngineError, match="out of order"):
         run(fails_at("w4y0", times=9), text, settings, trace)
     lines = [it.chunk_index for it in read_journal(trace) if isinstance(it, Conversation)]
@@ -172,9 +172,9 @@ def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -
 def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed: int) -> None:
     trace, text = tmp_path / "read.jsonl", document("..x...x......x")
     with pytest.raises(EngineError):
-        run(fails_at("w9y0", times=9), text, SETTINGS.changed(lookahead=8), trace)
+        run(fails_at("w9y0", times=9), text, SETTINGS.replace(lookahead=8), trace)
     engine = noter()
-    result, _ = run(engine, text, SETTINGS.changed(lookahead=changed), trace, resume=True)
+    result, _ = run(engine, text, SETTINGS.replace(lookahead=changed), trace, resume=True)
     assert result.answer == run(noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
     paid = [it.completion.usage for it in read_journal(trace) if isinstance(it, Reply)]
@@ -197,7 +197,7 @@ def test_a_wasted_call_delays_no_other() -> None:
             freed.set()
 
     engine = FunctionEngine(hang, noter())
-    result, made = run(engine, document("..x....."), SETTINGS.changed(lookahead=8))
+    result, made = run(engine, document("..x....."), SETTINGS.replace(lookahead=8))
     assert result.answer == "fact2" and result.unused == sum(it.unused for it in made) == 2
 
 
@@ -214,7 +214,7 @@ def test_a_chunk_that_cannot_be_read_fails_the_read_in_its_turn() -> None:
         budgets = Budgets(chunk_tokens=12, memory_tokens=60)
         prompts = workflows()["gated"].prompts
         passes = Passes(text_document("a").blocks(), 12, count_words)
-        reading = Reading("What?", engine, prompts, budgets, passes, SETTINGS.changed(lookahead=8))
+        reading = Reading("What?", engine, prompts, budgets, passes, SETTINGS.replace(lookahead=8))
         ask = partial(reading.update, read_reply=read_gated)
         async for updates in in_turn(reading, chunks(), "", ask):
             made.extend(updates)
@@ -231,7 +231,7 @@ def test_a_read_that_is_left_leaves_no_call_behind() -> None:
 
     async def leave() -> int:
         engine = FunctionEngine(hang, noter())
-        read = Read("What?", text_document(document("." * 12)), engine, SETTINGS.changed(lookahead=8))
+        read = Read("What?", text_document(document("." * 12)), engine, SETTINGS.replace(lookahead=8))
         conversations = aiter(read)
         for _ in range(3):
             await anext(conversations)
@@ -244,14 +244,14 @@ def test_a_read_that_is_left_leaves_no_call_behind() -> None:
 @pytest.mark.parametrize("values", [{"workflow": "overwrite"}, {"screen": True}, {"early_exit": True}])
 def test_where_a_reply_decides_what_is_read_next_chunks_are_read_in_turn(values: dict[str, Any]) -> None:
     engine = noter()
-    result, _ = run(engine, document("...x...."), SETTINGS.changed(lookahead=4, **values), problem="fact3?")
+    result, _ = run(engine, document("...x...."), SETTINGS.replace(lookahead=4, **values), problem="fact3?")
     assert (engine.busiest, result.unused) == (1, 0)
 
 
 @given(pattern=st.text("x..", min_size=1, max_size=20), seed=st.integers(0, 9))
 @hypothesis_settings(max_examples=20, deadline=None)
 def test_a_forecast_covers_all_but_wasted_calls(pattern: str, seed: int) -> None:
-    settings = SETTINGS.changed(lookahead=6, memory_tokens=24, answer_tokens=24)
+    settings = SETTINGS.replace(lookahead=6, memory_tokens=24, answer_tokens=24)
     text, engine = document(pattern), noter(seed)
     most = asyncio.run(forecast("What?", text_document(text), engine.model, settings))
     result, made = run(engine, text, settings, problem="What?")
@@ -262,7 +262,7 @@ def test_a_forecast_covers_all_but_wasted_calls(pattern: str, seed: int) -> None
 
 def test_a_journal_marks_wasted_calls(tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
-    result, _ = run(noter(), document("....x..."), SETTINGS.changed(lookahead=4), trace)
+    result, _ = run(noter(), document("....x..."), SETTINGS.replace(lookahead=4), trace)
     told = [it for it in read_journal(trace) if isinstance(it, Conversation) and it.unused]
     assert result.unused == len(told) == 3
     assert {it.memory for it in told} == {"fact4"}, "the memory as it is by then"

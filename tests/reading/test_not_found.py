@@ -31,7 +31,7 @@ def read(
         return replies if isinstance(replies, str) else next(replies)
 
     engine = ScriptedEngine(reply)
-    settings = SETTINGS.changed(workflow=workflow)
+    settings = SETTINGS.replace(workflow=workflow)
     result, made = run(engine, text_document(text), settings, trace, problem=PROBLEM)
     return result, made, engine
 
@@ -51,7 +51,7 @@ def test_an_empty_memory_is_not_answered_from(workflow: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("workflow", ["gated", "heads", "reread"])
 def test_a_reply_without_a_verdict_is_asked_for_again_as_a_note(reply: str, workflow: str) -> None:
     replies = iter([reply, "It stands in Oslo.", "Oslo"])
-    settings = SETTINGS.changed(workflow=workflow, rounds=1, heads=1)
+    settings = SETTINGS.replace(workflow=workflow, rounds=1, heads=1)
     engine = ScriptedEngine(lambda _: next(replies))
     result, (first, again, answer) = run(engine, TOLD, settings, problem=PROBLEM)
     assert (first.memory, first.ignored) == ("", reply)

@@ -58,7 +58,7 @@ def noter(calls: int = 4) -> FunctionEngine:
 def read(
     engine: FunctionEngine | None = None, text: str = DOCUMENT, **settings: object
 ) -> tuple[Result, list[Conversation]]:
-    return run(engine or noter(), text_document(text, "a.txt"), SETTINGS.changed(**settings), problem=PROBLEM)
+    return run(engine or noter(), text_document(text, "a.txt"), SETTINGS.replace(**settings), problem=PROBLEM)
 
 
 def test_what_stands_in_the_document_is_found_and_kept_word_for_word() -> None:
@@ -169,7 +169,7 @@ def test_an_answer_that_is_declined_is_not_found(tmp_path: Path) -> None:
 def test_files_that_adjoin_make_no_passage_together(tmp_path: Path) -> None:
     (tmp_path / "1.txt").write_text(FACTS[0])
     (tmp_path / "2.txt").write_text(FACTS[1])
-    result, _ = run(noter(), open_document(tmp_path), SETTINGS.changed(chunk_tokens=400), problem=PROBLEM)
+    result, _ = run(noter(), open_document(tmp_path), SETTINGS.replace(chunk_tokens=400), problem=PROBLEM)
     kept = [(Path(it.source.file).name, it.source.excerpt) for it in excerpts_of(result.memory)]
     assert kept == [("1.txt", FACTS[0]), ("2.txt", FACTS[1])]
 

@@ -105,7 +105,7 @@ def test_progress_counts_each_chunk_once_and_tells_of_the_pass() -> None:
     replies = iter(["MEMORY\nAda came at noon."])
     engine = ScriptedEngine(lambda messages: next(replies, "UNCHANGED"))
     settings = ReadSettings(workflow="parallel", chunk_tokens=300)
-    once = Read("What?", text_document(TEXT), engine, settings.changed(rounds=1))
+    once = Read("What?", text_document(TEXT), engine, settings.replace(rounds=1))
     read = Read("What?", text_document(TEXT), engine, settings)
 
     async def ended(read: Read) -> list[tuple[int, float | None, float | None]]:

@@ -197,7 +197,7 @@ def test_what_the_user_sets_comes_before_how_a_model_was_trained() -> None:
     trained = find_trained(NAME)
     given = ReadSettings(temperature=0.0, chunk_ends="natural").fill_from(trained)
     assert (given.temperature, given.top_p, given.chunk_ends) == (0.0, 0.95, "natural")
-    later = ReadSettings().changed(seed=1).fill_from(trained)
+    later = ReadSettings().replace(seed=1).fill_from(trained)
     assert (later.temperature, later.top_p, later.seed) == (0.7, 0.95, 1)
     assert choose_workflow(ReadSettings(workflow="gated"), trained)[0] == "gated"
 

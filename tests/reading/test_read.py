@@ -65,7 +65,7 @@ def memories(conversations: list[Conversation]) -> list[str]:
 
 @BOTH
 def test_every_fact_is_in_the_answer(workflow: str) -> None:
-    result, _ = run(FactsEngine(), DOCUMENT, SETTINGS.changed(workflow=workflow))
+    result, _ = run(FactsEngine(), DOCUMENT, SETTINGS.replace(workflow=workflow))
     assert [f"FACT-{number}" in result.answer for number in range(12)] == [bool(n % 3) for n in range(12)]
 
 
@@ -109,14 +109,14 @@ def test_an_estimate_of_the_usage_cuts_no_memory(estimated: bool) -> None:
         return Completion(f"MEMORY\n{note}" if chunk_of(prompt) else "done", usage=usage)
 
     engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE)
-    result, _ = run(engine, "word " * 50, SETTINGS.changed(memory_tokens=40, workflow="gated"))
+    result, _ = run(engine, "word " * 50, SETTINGS.replace(memory_tokens=40, workflow="gated"))
     assert (result.memory == note.strip()) is estimated
     assert result.spent.estimated is estimated
 
 
 def test_a_tokenizer_counts_the_document_exactly() -> None:
     engine = ScriptedEngine(lambda messages: "noted" if chunk_of(messages[-1].content) else "done")
-    result, (*updates, _) = run(engine, DOCUMENT, SETTINGS.changed(chunk_tokens=50))
+    result, (*updates, _) = run(engine, DOCUMENT, SETTINGS.replace(chunk_tokens=50))
     sizes = [len(chunk_of(update.messages[-1].content).split()) for update in updates]
     assert max(sizes) <= 50
     assert result.document_tokens == sum(sizes)
@@ -169,7 +169,7 @@ def test_an_empty_problem_is_refused(problem: str) -> None:
 def test_a_problem_over_its_budget_is_refused_before_any_call(tmp_path: Path) -> None:
     engine, trace = FactsEngine(), tmp_path / "read.jsonl"
     with pytest.raises(ProblemTooLongError, match=r"has \d+ tokens, but its budget is 8: .*`problem_tokens`"):
-        run(engine, DOCUMENT, SETTINGS.changed(problem_tokens=8), trace, problem=PROBLEM * 2)
+        run(engine, DOCUMENT, SETTINGS.replace(problem_tokens=8), trace, problem=PROBLEM * 2)
     assert engine.paid == 0
     assert not trace.exists()
 
@@ -193,7 +193,7 @@ def test_an_empty_reply_leaves_the_memory(workflow: str, reply: str) -> None:
     def script(messages: Any) -> str:
         return next(first) if chunk_of(messages[-1]["content"]) else "done"
 
-    _, conversations = run(FactsEngine(script), DOCUMENT, SETTINGS.changed(workflow=workflow))
+    _, conversations = run(FactsEngine(script), DOCUMENT, SETTINGS.replace(workflow=workflow))
     assert len(conversations) > 3
     assert set(memories(conversations)) == {"kept  as\tit is"}
 
@@ -220,7 +220,7 @@ def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> No
     def reply(prompt: str) -> str:
         return "word " * 1000 if chunk_of(prompt) else "done"
 
-    _, conversations = run(FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.changed(memory_tokens=50))
+    _, conversations = run(FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.replace(memory_tokens=50))
     assert all(0 < estimate_tokens(memory) <= 50 for memory in memories(conversations))
     assert all(("word " * 100).startswith(memory) for memory in memories(conversations))
     assert {it.completion.finish_reason for it in conversations if it.kind == "update"} == {"length"}
@@ -234,7 +234,7 @@ def test_an_estimate_cuts_no_memory_that_may_fit() -> None:
 
     assert estimate_tokens(memory) > 100
     _, conversations = run(
-        FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.changed(memory_tokens=100)
+        FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.replace(memory_tokens=100)
     )
     assert set(memories(conversations)) == {memory}
     assert {it.completion.finish_reason for it in conversations} == {"stop"}
@@ -257,14 +257,14 @@ def knows_enough_at(number: int) -> FactsEngine:
 
 def test_a_reader_that_knows_enough_stops_if_it_may() -> None:
     engine = knows_enough_at(2)
-    result, (*updates, answer) = run(engine, DOCUMENT, SETTINGS.changed(early_exit=True))
+    result, (*updates, answer) = run(engine, DOCUMENT, SETTINGS.replace(early_exit=True))
     assert [update.enough for update in updates] == [False, True]
     assert (answer.kind, answer.memory) == ("answer", "the fact")
     assert (result.stopped_early, result.spent.calls, engine.paid) == (True, 3, 3)
 
 
 def test_only_what_was_read_is_counted() -> None:
-    result, _ = run(knows_enough_at(2), DOCUMENT, SETTINGS.changed(early_exit=True))
+    result, _ = run(knows_enough_at(2), DOCUMENT, SETTINGS.replace(early_exit=True))
     assert result.chunks == 2
 
 
@@ -281,7 +281,7 @@ def patient(replies: list[str], patience: int) -> tuple[int, bool]:
     def reply(messages: Any) -> str:
         return next(said, "UNCHANGED") if chunk_of(messages[-1]["content"]) else "done"
 
-    settings = SETTINGS.changed(early_exit=True, exit_patience=patience, chunk_tokens=40)
+    settings = SETTINGS.replace(early_exit=True, exit_patience=patience, chunk_tokens=40)
     result, _ = run(FactsEngine(reply), DOCUMENT, settings)
     return result.chunks, result.stopped_early
 
@@ -310,19 +310,19 @@ def test_enough_said_of_half_a_chunk_is_not_said_of_what_the_other_half_makes() 
             raise ContextOverflowError("this page is too dense")
         return next(said, "UNCHANGED")
 
-    settings = SETTINGS.changed(early_exit=True, exit_patience=1, chunk_tokens=200)
+    settings = SETTINGS.replace(early_exit=True, exit_patience=1, chunk_tokens=200)
     result, conversations = run(FactsEngine(reply), facts_document(60), settings)
     assert [it.chunk_index for it in conversations[:3]] == [0, 0, 1], "the first chunk was halved"
     assert result.stopped_early is False
 
 
 def test_enough_at_the_last_chunk_is_not_early() -> None:
-    result, _ = run(knows_enough_at(1), "One fact.", SETTINGS.changed(early_exit=True))
+    result, _ = run(knows_enough_at(1), "One fact.", SETTINGS.replace(early_exit=True))
     assert (result.stopped_early, result.chunks) == (False, 1)
 
 
 def test_overwriting_never_stops_early() -> None:
-    settings = SETTINGS.changed(early_exit=True, workflow="overwrite")
+    settings = SETTINGS.replace(early_exit=True, workflow="overwrite")
     result, _ = run(knows_enough_at(2), DOCUMENT, settings)
     assert result.stopped_early is False
 
@@ -344,7 +344,7 @@ def test_a_read_can_be_resumed_after_its_engine_failed(tmp_path: Path) -> None:
 def test_the_allowed_calls_are_not_exceeded_and_more_may_be_allowed_later(tmp_path: Path) -> None:
     trace, whole = tmp_path / "read.jsonl", FactsEngine()
     expected, _ = run(whole, DOCUMENT)
-    limited, paid = SETTINGS.changed(max_calls=3), 0
+    limited, paid = SETTINGS.replace(max_calls=3), 0
     for _ in range((whole.paid - 1) // 3):
         engine = FactsEngine()
         with pytest.raises(CallLimitError, match="the 3 calls of `max_calls` are used up"):
@@ -360,7 +360,7 @@ def test_the_allowed_calls_are_not_exceeded_and_more_may_be_allowed_later(tmp_pa
 def test_just_enough_calls_are_enough() -> None:
     whole = FactsEngine()
     run(whole, DOCUMENT)
-    assert run(FactsEngine(), DOCUMENT, SETTINGS.changed(max_calls=whole.paid))[0].answer
+    assert run(FactsEngine(), DOCUMENT, SETTINGS.replace(max_calls=whole.paid))[0].answer
 
 
 def test_a_read_can_be_resumed_after_its_consumer_stops(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_too_small_a_window_is_refused(window: int) -> None:
 def test_a_read_fits_its_budgets_to_the_window_that_the_model_tells() -> None:
     engine = FactsEngine()
     engine.model = Model("small", estimate_tokens, window_tokens=2048)
-    settings = SETTINGS.changed(chunk_tokens=None, memory_tokens=100)
+    settings = SETTINGS.replace(chunk_tokens=None, memory_tokens=100)
     budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings).budgets
     assert budgets.memory_tokens == 100
     assert budgets.needed_tokens() + len(GATED.bare_text) // 3 < 2048
@@ -502,10 +502,10 @@ def test_budgets_that_the_model_was_trained_with_are_the_defaults() -> None:
     engine = FactsEngine()
     trained = {"chunk_tokens": 200, "memory_tokens": 128}
     engine.model = Model("small", estimate_tokens, window_tokens=2048, trained=Trained(trained))
-    settings = SETTINGS.changed(chunk_tokens=None, memory_tokens=None)
+    settings = SETTINGS.replace(chunk_tokens=None, memory_tokens=None)
     budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings).budgets
     assert (budgets.chunk_tokens, budgets.memory_tokens) == (200, 128)
-    budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings.changed(chunk_tokens=300)).budgets
+    budgets = Read(PROBLEM, text_document(DOCUMENT), engine, settings.replace(chunk_tokens=300)).budgets
     assert (budgets.chunk_tokens, budgets.memory_tokens) == (300, 128)
 
 
@@ -572,7 +572,7 @@ def test_a_given_engine_is_left_open() -> None:
 
 
 def test_the_sampling_is_that_of_the_settings() -> None:
-    settings = SETTINGS.changed(temperature=0.7, top_p=0.9, seed=3, answer_tokens=99)
+    settings = SETTINGS.replace(temperature=0.7, top_p=0.9, seed=3, answer_tokens=99)
     engine = FunctionEngine(lambda _: None, FactsEngine())
     run(engine, DOCUMENT, settings)
     *drawn, last = engine.samplings

@@ -56,7 +56,7 @@ def asking(*questions: str) -> FunctionEngine:
 
 
 def read(engine: Any, text: str, **settings: Any) -> tuple[str, list[Any]]:
-    result, made = run(engine, text, SETTINGS.changed(**settings))
+    result, made = run(engine, text, SETTINGS.replace(**settings))
     return result.answer, made
 
 
@@ -151,7 +151,7 @@ def test_a_read_that_fails_in_a_later_pass_resumes(tmp_path: Path) -> None:
     assert result.answer == run(whole, text, SETTINGS)[0].answer
     assert sum("<question-" in it for it in engine.prompts) == 5, "three were on record"
     with pytest.raises(CallLimitError):
-        run(asking("Where does Ada live?"), text, SETTINGS.changed(max_calls=25))
+        run(asking("Where does Ada live?"), text, SETTINGS.replace(max_calls=25))
 
 
 async def chunks_of(*texts: str) -> AsyncIterator[Chunk]:

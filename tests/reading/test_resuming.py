@@ -86,7 +86,7 @@ class Noter:
 
 async def finished(trace: Path, engine: Noter, workflow: str) -> tuple[str, list[tuple[int | None, str]]]:
     """The answer of a read that is begun or continued to its end, and what its conversations came to."""
-    settings = SETTINGS.changed(workflow=workflow, lookahead=CALLS if workflow == "gated" else 1)
+    settings = SETTINGS.replace(workflow=workflow, lookahead=CALLS if workflow == "gated" else 1)
     read = Read(
         "What is told?", text_document(DOCUMENT, is_example=True), engine, settings, trace=trace, resume=True
     )
@@ -300,7 +300,7 @@ def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeyp
 
     monkeypatch.setitem(workflows(), "pairs", Workflow(pairs, workflows()["overwrite"].prompts))
     trace, engine = tmp_path / "read.jsonl", Noter()
-    settings = SETTINGS.changed(workflow="pairs")
+    settings = SETTINGS.replace(workflow="pairs")
 
     async def memories() -> list[str]:
         read = Read(

@@ -64,7 +64,7 @@ def read(
 ) -> Read:
     async def whole() -> Read:
         made = Read(
-            PROBLEM, text_document(text), engine, SETTINGS.changed(**settings), trace=trace, resume=resume
+            PROBLEM, text_document(text), engine, SETTINGS.replace(**settings), trace=trace, resume=resume
         )
         async for _ in made:
             pass
@@ -102,7 +102,7 @@ def test_a_word_that_ends_a_file_is_seen(tmp_path: Path) -> None:
         (tmp_path / f"{number:02}.txt").write_text(f"nothing {'x' * (number + 1)} happened here today")
     (tmp_path / "07.txt").write_text("nothing of note happened to Zoltan")
     engine = noting()
-    made = Read("What of Zoltan?", open_document(tmp_path), engine, SETTINGS.changed(screen=True))
+    made = Read("What of Zoltan?", open_document(tmp_path), engine, SETTINGS.replace(screen=True))
 
     async def whole() -> None:
         async for _ in made:

@@ -66,7 +66,7 @@ def wordy(prompt: str) -> str:
 
 
 def read(engine: Any, text: str, workflow: str, **settings: Any) -> tuple[str, list[Conversation]]:
-    result, made = run(engine, text, SETTINGS.changed(workflow=workflow, **settings))
+    result, made = run(engine, text, SETTINGS.replace(workflow=workflow, **settings))
     return result.answer, made
 
 
@@ -156,7 +156,7 @@ def test_one_chunk_is_read_once() -> None:
 
 @BOTH
 def test_a_memory_to_start_from_is_kept(workflow: str) -> None:
-    settings = SETTINGS.changed(workflow=workflow)
+    settings = SETTINGS.replace(workflow=workflow)
     start = Read("What?", text_document(document("fact1")), noter(), settings, memory="fact0 was known")
 
     async def ended() -> list[str]:
@@ -183,7 +183,7 @@ def test_a_call_that_fails_is_an_error_and_no_answer(workflow: str, tmp_path: Pa
 
     text = document(*(f"fact{number}" for number in range(5)))
     trace = tmp_path / "read.jsonl"
-    settings = SETTINGS.changed(workflow=workflow)
+    settings = SETTINGS.replace(workflow=workflow)
     with pytest.raises(EngineError, match="out of order"):
         run(FunctionEngine(fail, noter()), text, settings, trace)
     result, _ = run(noter(), text, settings, trace, resume=True)
@@ -192,11 +192,11 @@ def test_a_call_that_fails_is_an_error_and_no_answer(workflow: str, tmp_path: Pa
 
 def test_other_shards_are_another_read(tmp_path: Path) -> None:
     """Their number follows from the engine: a journal says what it was begun with."""
-    trace, settings = tmp_path / "read.jsonl", SETTINGS.changed(workflow="tree", shards=None)
+    trace, settings = tmp_path / "read.jsonl", SETTINGS.replace(workflow="tree", shards=None)
     run(noter(calls=2), document("fact1"), settings, trace)
     with pytest.raises(JournalError, match="shards was 2, now it is 4"):
         run(noter(calls=4), document("fact1"), settings, trace, resume=True)
-    run(noter(calls=4), document("fact1"), settings.changed(shards=2), trace, resume=True)
+    run(noter(calls=4), document("fact1"), settings.replace(shards=2), trace, resume=True)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 5, 40])
@@ -213,7 +213,7 @@ def test_each_part_begins_where_the_last_ends(shards: int) -> None:
 def test_the_calls_do_not_hold_the_document(workflow: str) -> None:
     """No more prompts are held than are being read, and a few that wait for their turn."""
     engine = noter(lambda prompt: "UNCHANGED")
-    whole = Read("What?", text_document(document(chunks=200)), engine, SETTINGS.changed(workflow=workflow))
+    whole = Read("What?", text_document(document(chunks=200)), engine, SETTINGS.replace(workflow=workflow))
 
     async def most_ahead() -> int:
         most = yielded = 0

@@ -53,7 +53,7 @@ def reading(
     problem: str = PROBLEM,
 ) -> tuple[str, list[Conversation]]:
     """The answer of a read and its conversations."""
-    read = Read(problem, text_document(document), engine, settings.changed(workflow=workflow))
+    read = Read(problem, text_document(document), engine, settings.replace(workflow=workflow))
 
     async def conversations() -> list[Conversation]:
         return [conversation async for conversation in read]
@@ -74,7 +74,7 @@ def section(prompt: str, tag: str) -> str:
 
 @EVERY
 def test_each_finds_what_stands_in_the_document(reader: str) -> None:
-    roomy = SETTINGS.changed(memory_tokens=200)  # for a sentence with its neighbours
+    roomy = SETTINGS.replace(memory_tokens=200)  # for a sentence with its neighbours
     assert CODE in reading(reader, story(place=0.02), FactsEngine(find_code), roomy)[0]
 
 
@@ -106,7 +106,7 @@ def test_no_document_can_open_or_close_a_section(reader: str) -> None:
 
 @EVERY
 def test_no_more_calls_are_made_than_are_allowed(reader: str) -> None:
-    settings = SETTINGS.changed(max_calls=2)
+    settings = SETTINGS.replace(max_calls=2)
     engine = FactsEngine(find_code)
     if reader in ("auto", "full", "truncate", "rag"):
         assert len(read(reader, story(), engine, settings)) == 1
@@ -127,7 +127,7 @@ def test_two_files_of_the_same_name_stay_two_files() -> None:
     """As a server's uploads may be."""
     sources = [text_document(text, "notes.txt").sources[0] for text in ("one", "two")]
     engine = FactsEngine(find_code)
-    read = Read(PROBLEM, Document(tuple(sources)), engine, SETTINGS.changed(workflow="full"))
+    read = Read(PROBLEM, Document(tuple(sources)), engine, SETTINGS.replace(workflow="full"))
 
     async def finish() -> None:
         async for _ in read:
@@ -172,7 +172,7 @@ def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: 
     document = open_document(tmp_path)
     window = 9000 if reader == "full" else 700
     engine = ScriptedEngine(lambda messages: "code", window_tokens=window)
-    settings = SETTINGS.changed(workflow=reader, passages=2)
+    settings = SETTINGS.replace(workflow=reader, passages=2)
     question = "What is the code of lighthouse 1 or lighthouse 2?"
     asyncio.run(whole_answer(Read(question, document, engine, settings)))
     prompt = engine.prompts[0][-1].content
@@ -222,7 +222,7 @@ def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
         return "".join(f" {next(numbers)}" for _ in range(70))
 
     engine = ScriptedEngine(lambda messages: reply(messages), window_tokens=2000)
-    settings = SETTINGS.changed(workflow=reader, memory_tokens=60)
+    settings = SETTINGS.replace(workflow=reader, memory_tokens=60)
     document = text_document(story(900))
     most = asyncio.run(forecast(PROBLEM, document, engine.model, settings))
     made = read(reader, story(900), engine)
@@ -244,7 +244,7 @@ def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
 def test_a_forecast_by_estimates_is_no_less_than_what_full_replies_take() -> None:
     full = ScriptedEngine(lambda messages: "7" * 60)
     full.model = Model("full", estimate_tokens, window_tokens=2000)
-    settings = SETTINGS.changed(workflow="overwrite", memory_tokens=60, answer_tokens=60)
+    settings = SETTINGS.replace(workflow="overwrite", memory_tokens=60, answer_tokens=60)
     most = asyncio.run(forecast(PROBLEM, text_document(story(900)), full.model, settings))
     made = read("overwrite", story(900), full, settings)
     taken = sum(estimate_tokens(message.content) for it in made for message in it.messages)
@@ -300,7 +300,7 @@ def test_rag_shows_the_best_passages_in_the_documents_order() -> None:
         ]
     )
     engine = FactsEngine(find_code)
-    (conversation,) = read("rag", document, engine, settings=SETTINGS.changed(passages=2, passage_tokens=55))
+    (conversation,) = read("rag", document, engine, settings=SETTINGS.replace(passages=2, passage_tokens=55))
     shown = section(engine.prompts[0], "document")
     assert shown.index("keeper") < shown.index("marmalade77")
     assert "weather" not in shown and "ship" not in shown
@@ -312,7 +312,7 @@ def test_rag_shows_fewer_passages_where_the_window_is_small() -> None:
     engine = ScriptedEngine(
         lambda messages: find_code([{"content": messages[-1].content}]), window_tokens=400
     )
-    (conversation,) = read("rag", story(3000, 0.5), engine, settings=SETTINGS.changed(passages=40))
+    (conversation,) = read("rag", story(3000, 0.5), engine, settings=SETTINGS.replace(passages=40))
     assert count_words(conversation.messages[-1].content) + 60 <= 400
     assert CODE in conversation.completion.text, "the best passage stays"
 
@@ -321,7 +321,7 @@ def test_a_passage_from_a_table_is_shown_below_its_head() -> None:
     rows = "".join(f"| row {number} | {number} |\n" for number in range(90))
     engine = FactsEngine(find_code)
     table = f"| name | left |\n|---|---|\n{rows}"
-    read("rag", table, engine, SETTINGS.changed(passages=1, passage_tokens=40), "row 77?")
+    read("rag", table, engine, SETTINGS.replace(passages=1, passage_tokens=40), "row 77?")
     shown = section(engine.prompts[0], "document")
     assert shown.index("| name | left |") < shown.index("| row 77 | 77 |")
     assert "| row 5 |" not in shown
@@ -424,11 +424,11 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
     settings = ReadSettings(templates=str(path), workflow="gated")
     assert choose_workflow(settings, Trained())[1].prompts.answer.endswith("mine")
     with pytest.raises(SettingsError, match="lack doubt, which auto needs"):
-        choose_workflow(settings.changed(workflow=None), Trained())
-    full = choose_workflow(settings.changed(workflow="full"), Trained())
+        choose_workflow(settings.replace(workflow=None), Trained())
+    full = choose_workflow(settings.replace(workflow="full"), Trained())
     assert full == ("full", workflows()["full"])
     for name in ("heads", "evidence"):
-        chosen = choose_workflow(settings.changed(workflow=name), Trained())[1]
+        chosen = choose_workflow(settings.replace(workflow=name), Trained())[1]
         assert chosen.prompts.update.endswith("mine")
     with pytest.raises(SettingsError, match=r"no\.toml"):
         choose_workflow(ReadSettings(templates="no.toml"), Trained())
@@ -455,7 +455,7 @@ def test_templates_for_another_workflow_are_refused(tmp_path: Path) -> None:
     path.write_text(f'{prompts}\nworkflow = "overwrite"', "utf-8")
     settings = ReadSettings(templates=str(path))
     assert (
-        choose_workflow(settings.changed(workflow="overwrite"), Trained())[1].prompts.workflow == "overwrite"
+        choose_workflow(settings.replace(workflow="overwrite"), Trained())[1].prompts.workflow == "overwrite"
     )
     with pytest.raises(SettingsError, match="are for overwrite, not for auto: set workflow to overwrite"):
         choose_workflow(settings, Trained())
@@ -487,7 +487,7 @@ def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
 @pytest.mark.parametrize("reader", [it for it in workflows() if it != "auto"])  # then it reads as notes does
 def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> None:
     document = text_document(story(place=0.5))
-    settings = SETTINGS.changed(workflow=reader, memory_tokens=200)
+    settings = SETTINGS.replace(workflow=reader, memory_tokens=200)
 
     def memories(engine: Engine, answers: bool) -> list[tuple[str, str]]:
         read = Read(PROBLEM, document, engine, settings, answers=answers)

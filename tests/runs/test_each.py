@@ -28,7 +28,7 @@ from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending, SpendingLimit
 from memagent.errors import DocumentError, SpendingLimitError
 from memagent.runs.each import Survey, read_each
-from memagent.runs.files import FileRow, Seen, find_seen, open_record, recalled, see
+from memagent.runs.files import FileRow, Seen, find_seen, open_record, recall, see
 from memagent.storage import Log
 from memagent.types import Completion, Sampling, Spent, Usage
 from server import Fault, Server, lasting_fault, read_facts
@@ -193,7 +193,7 @@ def test_the_record_of_an_earlier_memagent_is_read(tmp_path: Path) -> None:
         assert find_seen(record, "docs/a.txt") == Seen(*state, lines[1]["seen"]["content"])
         blank = find_seen(record, "docs/b.txt")
         assert blank and blank.error == "docs/b.txt has no text"
-        row = recalled(record.get(lines[1]["key"])["row"], "docs/a.txt")
+        row = recall(record.get(lines[1]["key"])["row"], "docs/a.txt")
         assert (row.answer, row.spent.calls, row.spent.prompt_tokens) == ("in the hall", 2, 186)
         see(record, "docs/b.txt", Seen(*state, error="no text"))
     assert table(tmp_path / "record.jsonl")[-1]["seen"].keys() == lines[1]["seen"].keys()
@@ -203,13 +203,13 @@ def test_other_questions_and_settings_are_answered_anew_and_the_old_ones_kept(fo
     run(survey(folder), reader())
     for changed in (
         survey(folder, problems=("What else?",)),
-        survey(folder, settings=replace(READ, read=READ.read.changed(workflow="overwrite"))),
-        survey(folder, settings=replace(READ, read=READ.read.changed(cite=True))),
+        survey(folder, settings=replace(READ, read=READ.read.replace(workflow="overwrite"))),
+        survey(folder, settings=replace(READ, read=READ.read.replace(cite=True))),
     ):
         assert len(names(run(changed, reader()), kept=False)) == 10
     engine = reader()
     assert names(run(survey(folder), engine), kept=False) == [] and engine.prompts == []
-    priced = replace(READ, read=READ.read.changed(prompt_price=2.0))
+    priced = replace(READ, read=READ.read.replace(prompt_price=2.0))
     rows = run(survey(folder, settings=priced), engine)
     assert engine.prompts == [], "a price changes no answer"
     assert all(row.spent.cost == pytest.approx(2e-6 * row.spent.prompt_tokens) for row in rows.values())
@@ -229,7 +229,7 @@ def test_several_questions_have_a_row_each(folder: Path) -> None:
 
 
 def test_a_source_stands_in_its_file_also_after_that_was_moved(folder: Path) -> None:
-    cited = replace(READ, read=READ.read.changed(cite=True))
+    cited = replace(READ, read=READ.read.replace(cite=True))
     asked = survey(folder, settings=cited)
     run(
         asked,
@@ -247,7 +247,7 @@ def test_a_source_stands_in_its_file_also_after_that_was_moved(folder: Path) -> 
 def test_the_nearest_passage_of_a_file_is_in_its_row_also_after_that_was_moved(folder: Path) -> None:
     put(folder / "hat.txt", "It rained. The black hat was lost in Vienna.")
     table = folder.parent / "table.csv"
-    asked = survey(folder / "hat.txt", settings=replace(READ, read=READ.read.changed(cite=True)), out=table)
+    asked = survey(folder / "hat.txt", settings=replace(READ, read=READ.read.replace(cite=True)), out=table)
     run(asked, reader(reply=saying("Someone lost the black hat while in Vienna.")))
     (folder / "hat.txt").rename(folder / "cap.txt")
     asked = replace(asked, paths=(str(folder / "cap.txt"),))
@@ -346,7 +346,7 @@ def test_a_limit_of_tokens_counts_what_a_chat_template_adds() -> None:
 def test_a_limit_of_money_needs_prices_and_holds(folder: Path) -> None:
     with pytest.raises(SettingsError, match="`prompt_price`"):
         run(survey(folder, max_cost=1.0), reader())
-    priced = replace(READ, read=READ.read.changed(prompt_price=10.0, completion_price=20.0))
+    priced = replace(READ, read=READ.read.replace(prompt_price=10.0, completion_price=20.0))
     rows = run(survey(folder, settings=priced, max_cost=0.01), reader())
     assert 0 < sum(row.spent.cost or 0.0 for row in rows.values() if row.status == "answered") <= 0.01
     assert names(rows, status="not read")
@@ -393,7 +393,7 @@ def test_replies_that_are_paid_for_but_of_no_use_count_as_well(
 def test_a_forecast_is_not_exceeded_and_costs_nothing(folder: Path) -> None:
     put(folder / "blank.txt", " ")
     (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
-    priced = replace(READ, read=READ.read.changed(prompt_price=1.0, completion_price=2.0))
+    priced = replace(READ, read=READ.read.replace(prompt_price=1.0, completion_price=2.0))
     asked, engine = survey(folder, settings=priced), reader()
     found = run(replace(asked, dry_run=True, max_tokens=10), engine)
     most = sum((row.spent for row in found.values()), Spent())
@@ -442,7 +442,7 @@ def test_an_impossible_run_is_refused_before_anything_is_touched(folder: Path) -
         ({"problems": (" ",)}, "the problem is empty"),
         ({"problems": ("what? " * 2000,)}, "`problem_tokens`"),
         ({"max_tokens": 0}, "`max_tokens` is 0"),
-        ({"settings": replace(READ, read=READ.read.changed(workflow="magic"))}, "no workflow 'magic'"),
+        ({"settings": replace(READ, read=READ.read.replace(workflow="magic"))}, "no workflow 'magic'"),
     ):
         with pytest.raises(SettingsError, match=words):
             run(survey(folder, **options), reader())

@@ -23,7 +23,7 @@ class Serving:
     """The base model of the settings, with the LoRAs that were loaded, or with the weights that came last."""
 
     def __init__(self, settings: TrainingSettings) -> None:
-        plain = settings.policy.changed(lora_rank=0)
+        plain = settings.policy.replace(lora_rank=0)
         policy = load_policy(plain, settings.rollout.temperature, settings.seed)
         self.tokenizer: Any = policy.tokenizer
         self.models: dict[str, Any] = {BASE: policy.network}

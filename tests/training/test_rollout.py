@@ -69,7 +69,7 @@ def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
 @pytest.mark.parametrize("workflow", workflows())
 def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
     room = 30 if workflow == "notes" else 6  # for whole sentences with their places
-    chosen = SETTINGS.changed(workflow=workflow, memory_tokens=room)
+    chosen = SETTINGS.replace(workflow=workflow, memory_tokens=room)
     made = groups(sampler(), settings=chosen)
     assert [group.example for group in made] == EXAMPLES
     for group in made:
@@ -87,7 +87,7 @@ def test_each_call_of_each_attempt_has_its_own_seed(workflow: str) -> None:
     for one in (engine, again, other):
         one.model = replace(one.model, calls=8)
     for one in (engine, again):
-        groups(one, settings=SETTINGS.changed(workflow=workflow))
+        groups(one, settings=SETTINGS.replace(workflow=workflow))
     seeds = [sampling.seed for sampling in engine.samplings]
     assert len(set(seeds)) == len(seeds) > 40 and None not in seeds
     assert sorted(map(str, calls_of(again))) == sorted(map(str, calls_of(engine)))
@@ -163,7 +163,7 @@ def test_attempts_keep_journals_where_they_are_wanted(tmp_path: Path) -> None:
 def test_no_call_is_wasted() -> None:
     engine = sampler("UNCHANGED")
     engine.model = replace(engine.model, calls=4)
-    settings = SETTINGS.changed(lookahead=4, workflow="gated")
+    settings = SETTINGS.replace(lookahead=4, workflow="gated")
     rollout = Rollout(engine=engine, settings=settings, reward=lambda *_: 0.0)
     (group,) = asyncio.run(rollout.groups(EXAMPLES[:1], ["0"]))
     assert group
@@ -196,10 +196,10 @@ def test_what_was_sampled_is_kept() -> None:
     from memagent.training.settings import load_training
 
     preset = load_training(Path(__file__).parents[2] / "presets" / "tiny.toml")
-    policy = load_policy(preset.policy.changed(dtype="float32"), temperature=1.0, seed=0)
+    policy = load_policy(preset.policy.replace(dtype="float32"), temperature=1.0, seed=0)
     data = load_data(preset.data.examples, 0, len)
     engine = TransformersEngine(policy.network, policy.tokenizer, window_tokens=256)
-    chosen = preset.read.changed(temperature=1.0, memory_tokens=3, answer_tokens=2)
+    chosen = preset.read.replace(temperature=1.0, memory_tokens=3, answer_tokens=2)
     made = groups(engine, data.first(3), settings=chosen)
     sequences = [it for group in made for attempt in group.trajectories for it in sequences_of(attempt, 1.0)]
     assert len(sequences) == 3 * 4 * 4, "three chunks and an answer"

@@ -46,7 +46,7 @@ def said(reply: str) -> str:
 def read_with(workflow: str, **changes: object) -> ReadSettings:
     preset = load_training(PRESETS / "small.toml").read
     templates = str(SMALL / f"{workflow}.toml")
-    return preset.changed(workflow=workflow, templates=templates, **WORKFLOWS[workflow], **changes)
+    return preset.replace(workflow=workflow, templates=templates, **WORKFLOWS[workflow], **changes)
 
 
 def solved(examples: list[Example], settings: ReadSettings, player: MakePlayer = Oracle) -> list[Trajectory]:
@@ -167,6 +167,13 @@ def test_a_masked_fact_is_completed_from_its_note() -> None:
         assert example.document == whole.document and example.problem.endswith(" ____")
         told = example.problem.replace("____", example.answers[0])
         assert told in example.document and example.evidence[0] in told
+
+
+def test_of_an_essay_as_it_is_a_name_of_its_first_sentence_is_masked() -> None:
+    for example in made("masked_essay", 12):
+        assert example.evidence == (example.problem.replace("____", example.answers[0]),)
+        assert example.document.startswith(example.evidence) and 500 < (example.length_tokens or 0) <= 2000
+        assert of("data.py", "count_tokens")()(example.problem) <= 64 and not example.rationale
 
 
 def test_training_and_tests_read_different_halves_of_the_essays() -> None:

@@ -198,7 +198,7 @@ def test_each_sample_has_its_own_seed() -> None:
     found(engine, 2, samples=3)
     assert set(seeds) == first, "the same settings give the same seeds"
     seeds.clear()
-    found(engine, 1, SETTINGS.changed(seed=None), samples=2)
+    found(engine, 1, SETTINGS.replace(seed=None), samples=2)
     assert seeds == [None, None]
 
 
@@ -221,7 +221,7 @@ def test_a_reply_that_was_cut_is_not_imitated() -> None:
     engine = ScriptedEngine(lambda messages: replies["<chunk" not in messages[-1].content])
 
     async def run(memory_tokens: int) -> list[str]:
-        settings = SETTINGS.changed(memory_tokens=memory_tokens)
+        settings = SETTINGS.replace(memory_tokens=memory_tokens)
         stream = collect([example], rollout(engine, settings))
         return [it.kind async for made in stream for it in made.conversations]
 
@@ -259,4 +259,4 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
 
 def test_samples_that_would_all_be_the_same_are_refused() -> None:
     with pytest.raises(SettingsError, match="2 samples at temperature 0"):
-        found(answering(lambda *_: "Ada")[0], 1, SETTINGS.changed(temperature=0.0), samples=2)
+        found(answering(lambda *_: "Ada")[0], 1, SETTINGS.replace(temperature=0.0), samples=2)

@@ -101,7 +101,7 @@ def _run(words: list[str]) -> int:
         print_error(error)
         return exit_code(error)
     except OutputError as error:
-        return _unwritten(error)
+        return _end_unwritten(error)
     except OSError as error:  # a full disk or an unreadable folder is not a defect
         place = f"{error.filename}: " if error.filename else ""
         print_error(f"{place}{reason(error)}")
@@ -113,7 +113,7 @@ def _run(words: list[str]) -> int:
         return DEFECT
 
 
-def _unwritten(error: OutputError) -> int:
+def _end_unwritten(error: OutputError) -> int:
     """End after stdout failed: no error if its reader went away, but one if the disk is full."""
     with suppress(OSError, AttributeError, ValueError):  # buffered output must not fail again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -131,7 +131,7 @@ async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettin
         server, model = found
         window = engine.window_tokens or server.windows.get(model)
         url = server.place.base_url
-        engine = engine.changed(base_url=url, model=model, api_key=None, window_tokens=window)
+        engine = engine.replace(base_url=url, model=model, api_key=None, window_tokens=window)
     return lines, engine
 
 

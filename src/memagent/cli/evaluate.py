@@ -82,7 +82,7 @@ def command(
     of the answer.
     """
     usual = (settings.read.workflow,) if settings.read.workflow else ()
-    settings = replace(settings, read=settings.read.changed(cite=False))  # rows have no sources
+    settings = replace(settings, read=settings.read.replace(cite=False))  # rows have no sources
     plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
     use_default(settings.engine, quiet)
     _warn_about(plan, settings)

@@ -51,7 +51,7 @@ def with_found_model(settings: Settings, quiet: bool) -> Settings:
     if engine.model and engine.model.startswith(hub.PREFIX) and not engine.base_url:
         path = hub.fetch(engine.model, bars=not quiet)
         tell(f"using {path.name} of {engine.model}")
-        return replace(settings, engine=engine.changed(model=str(path)))
+        return replace(settings, engine=engine.replace(model=str(path)))
     searched = should_search(engine)
     if searched:
         search = asyncio.run(look_around())

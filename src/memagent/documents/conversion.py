@@ -31,7 +31,7 @@ from memagent.documents.files import (
     UnusableError,
     brief,
     bytes_at,
-    changed,
+    change_error,
     has_changed,
     open_file,
 )
@@ -69,7 +69,7 @@ def convert_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Even
         for number, checksum in enumerate(known):
             while zlib.crc32(block := _read_block(place, number)) != checksum:  # it was dropped or damaged
                 if _find_or_convert(source, place, taken, turn, stopped) != known:
-                    raise changed(source)
+                    raise change_error(source)
             yield block
     except OSError as error:
         why = f"{error.filename or 'the cache'}: {reason(error)}"
@@ -142,7 +142,7 @@ def convert(
         output.write(digest)
         # Before others can find the text in its place.
         if taken and has_changed(source, taken):
-            raise changed(source)
+            raise change_error(source)
     with suppress(OSError):  # the text is already in its place
         _prune(place)
 

@@ -179,7 +179,7 @@ def take_print(source: DocumentFile) -> Print:
     state, digest, blocks = state_of(source).to_keep(), hashlib.sha256(), array("I")
     for block in _raw(source):
         if not blocks and source.beginning not in (None, zlib.crc32(block[:_SAMPLE_BYTES])):
-            raise changed(source)
+            raise change_error(source)
         digest.update(block)
         blocks.append(zlib.crc32(block))
     return Print(state, digest.digest(), blocks)
@@ -216,7 +216,7 @@ def check_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
     """
     for block, checksum in zip(_raw(source), taken.blocks, strict=True):
         if zlib.crc32(block) != checksum:
-            raise changed(source)
+            raise change_error(source)
         yield block
 
 
@@ -231,7 +231,7 @@ def has_changed(source: DocumentFile, taken: Print) -> bool:
     return now.size != source.size_bytes or take_print(source).sha256 != taken.sha256
 
 
-def changed(source: DocumentFile) -> DocumentError:
+def change_error(source: DocumentFile) -> DocumentError:
     """The error for a file that has changed."""
     return DocumentError(f"{source.name} changed while it was read: start again once it no longer changes")
 
@@ -272,7 +272,7 @@ def _raw(source: DocumentFile) -> Iterator[bytes]:
         except OSError as error:
             raise unreadable(source.name, error) from error
         if len(block) < size:
-            raise changed(source)
+            raise change_error(source)
         yield block
 
 

@@ -179,7 +179,7 @@ async def settings_for(server: FoundServer, model: str, settings: EngineSettings
     window = settings.window_tokens or server.windows.get(model)
     if window is None and server.place.name == "Ollama":
         window = await _ollama_window(server.place, model)
-    return settings.changed(
+    return settings.replace(
         engine="openai", base_url=server.place.base_url, model=model, api_key=None, window_tokens=window
     )
 

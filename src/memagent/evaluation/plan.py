@@ -152,7 +152,7 @@ class Plan:
     def settings_for(self, task: str, workflow: str, sample: int, settings: ReadSettings) -> ReadSettings:
         """The settings of an attempt: its workflow, its answer budget, and a seed of its own."""
         known = TASKS.get(task) if self.task_answer_tokens else None
-        return settings.changed(
+        return settings.replace(
             workflow=workflow,
             answer_tokens=settings.answer_tokens or (known.answer_tokens if known else None),
             seed=None if settings.seed is None else settings.seed + sample,
@@ -180,7 +180,7 @@ class Plan:
                 )
             yield cell, index, example
 
-    def recorded(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The plan as it is stored with the rows, with digests of its files."""
         return {
             "tasks": self.tasks,

@@ -25,7 +25,7 @@ from memagent.errors import MemAgentError, SettingsError
 from memagent.evaluation.plan import Attempt, Plan
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow, open_rows, storable
 from memagent.reading.api import begin_forecast
-from memagent.reading.excerpts import escaped
+from memagent.reading.excerpts import escape
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflow import Workflow
@@ -193,7 +193,7 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": run.command,
-        "plan": run.plan.recorded(),
+        "plan": run.plan.describe(),
         "attempts": attempts,
         "settings": stored,
         "model": {"name": model.name, "window_tokens": model.window_tokens, "tokenizer": model.tokenizer},
@@ -229,7 +229,7 @@ class Needed:
         )
         if found:
             return cls([(answer,) for answer in found] if scorer == "string_match_all" else [found])
-        return cls([tuple({passage: 0, escaped(passage): 0}) for passage in example.evidence])
+        return cls([tuple({passage: 0, escape(passage): 0}) for passage in example.evidence])
 
     def see(self, memory: str) -> None:
         """Look at the next memory of the attempt."""

@@ -221,11 +221,11 @@ def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool |
 
 def _by_example(results: Iterable[Scored], value: Callable[[EvaluationRow], float]) -> list[float]:
     """A value for each example: the mean of its samples, which do not count as separate questions."""
-    examples = grouped(results, lambda it: it.example).values()
+    examples = group_by(results, lambda it: it.example).values()
     return [fmean(value(it.row) for it in samples) for samples in examples]
 
 
-def grouped(items: Iterable[Item], group: Callable[[Item], Group]) -> dict[Group, list[Item]]:
+def group_by(items: Iterable[Item], group: Callable[[Item], Group]) -> dict[Group, list[Item]]:
     """The items of each group, with groups in order of first appearance."""
     found: defaultdict[Group, list[Item]] = defaultdict(list)
     for item in items:
@@ -278,7 +278,7 @@ def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
 
 
 def _summarise_by(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, Summary]:
-    return {name: summarise(members) for name, members in grouped(results, group).items()}
+    return {name: summarise(members) for name, members in group_by(results, group).items()}
 
 
 def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:

@@ -70,7 +70,7 @@ class Addition:
         self._document, self._engine, self._waiting = document, engine, waiting
         # Everything is read to its end: what counts as read must have been read. Sources are noted now,
         # because the files may be gone by the time somebody asks.
-        self._settings = settings.changed(early_exit=False, screen=False, cite=True)
+        self._settings = settings.replace(early_exit=False, screen=False, cite=True)
 
     @property
     def progress(self) -> Progress:
@@ -163,7 +163,7 @@ def settings_of(version: Version, settings: ReadSettings) -> ReadSettings:
     """The settings with the workflow that wrote a version, whose memory others may not understand."""
     if settings.workflow or not version.workflow:
         return settings
-    return settings.changed(workflow=version.workflow)
+    return settings.replace(workflow=version.workflow)
 
 
 def check_memory(

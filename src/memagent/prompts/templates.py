@@ -158,7 +158,7 @@ class Prompts:
     def bare_text(self) -> str:
         """The longest of the prompts with its slots empty, for counting the fixed tokens."""
         templates = (self.update, self.note, self.answer, self.doubt, self.merge, self.gap, self.again)
-        longest = max(map(self._marked, templates), key=len)
+        longest = max(map(self._mark, templates), key=len)
         return self.system + _SLOT.sub("", longest) + self.empty_memory
 
     def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
@@ -205,7 +205,7 @@ class Prompts:
     def tags(self) -> frozenset[str]:
         """The names of the tags in the templates."""
         names = ("system", *_NEEDED)
-        text = "".join(self._marked(getattr(self, name)) for name in names)
+        text = "".join(self._mark(getattr(self, name)) for name in names)
         return frozenset(map(fold, _TAG.findall(text)))
 
     @cached_property
@@ -216,7 +216,7 @@ class Prompts:
             return Guard(others, marked, turns=self.guards_turns)
         return Guard(others, mark=self.mark, turns=self.guards_turns)
 
-    def _marked(self, template: str) -> str:
+    def _mark(self, template: str) -> str:
         return template.replace(f"{{{_MARK}}}", self.mark)
 
     def _fill(self, template: str, **values: str) -> tuple[Message, ...]:

@@ -51,10 +51,10 @@ def memory_of(excerpts: Iterable[Excerpt]) -> str:
         source = it.source
         if source.file != file:
             file = source.file
-            lines.append(f'file "{escaped(file)}"')
+            lines.append(f'file "{escape(file)}"')
         page = "" if source.page is None else f"page {source.page}, "
         promoted = ", promoted" if it.promoted else ""
-        lines.append(f'E{number} "{escaped(source.excerpt)}" ({page}{source.start}-{source.end}{promoted})')
+        lines.append(f'E{number} "{escape(source.excerpt)}" ({page}{source.start}-{source.end}{promoted})')
     return "\n".join(lines)
 
 
@@ -76,7 +76,7 @@ def excerpts_of(memory: str) -> list[Excerpt]:
     return found
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """A text escaped to fit on one line, as in a memory of excerpts."""
     return re.sub(r"[\\\n\r]", lambda it: _ESCAPES[it.group()], text)
 
@@ -85,7 +85,7 @@ def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda it: {"\\": "\\", "n": "\n", "r": "\r"}[it[1]], text)
 
 
-def edited(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[Excerpt], int]:
+def edit(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[Excerpt], int]:
     """The excerpts after a reply to a chunk, and how many of the reply's passages were refused.
 
     The reply drops and promotes excerpts by the numbers of `memory_of`. A passage is kept if the chunk has
@@ -101,13 +101,13 @@ def edited(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[
     refused = 0
     for word, text in commands:
         if word == ADD and not any(_same(it.source.excerpt, text) for it in kept):
-            source = quoted(text, chunk)
+            source = find_quote(text, chunk)
             refused += source is None
             kept = _with(kept, source) if source else kept
     return kept, refused
 
 
-def fitted(excerpts: Sequence[Excerpt], fits: Callable[[str], bool]) -> list[Excerpt]:
+def fit(excerpts: Sequence[Excerpt], fits: Callable[[str], bool]) -> list[Excerpt]:
     """The excerpts that fit in a memory: the oldest are dropped first, promoted ones after all others."""
     kept = list(excerpts)
     while kept and not fits(memory_of(kept)):
@@ -115,7 +115,7 @@ def fitted(excerpts: Sequence[Excerpt], fits: Callable[[str], bool]) -> list[Exc
     return kept
 
 
-def quoted(text: str, chunk: Chunk) -> Source | None:
+def find_quote(text: str, chunk: Chunk) -> Source | None:
     """The passage of a chunk that a text quotes, in the chunk's own characters; None if there is none."""
     inside = _QUOTED.search(text)
     first, _, _ = text.partition("\n")

@@ -16,7 +16,7 @@ from itertools import pairwise
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
-from memagent.reading.ranking import Rarity, named, stems, telling, weight
+from memagent.reading.ranking import Rarity, find_names, stems, telling, weight
 from memagent.reading.sources import (
     HEADING,
     PARAGRAPH_END,
@@ -97,7 +97,7 @@ def coverage(problem: str, text: str, rarity: Rarity) -> float:
 def falls_short(problem: str, passages: Iterable[str], rarity: Rarity) -> bool:
     """Whether even the best passage has little of what the problem says, or the document lacks its names."""
     covered = max((coverage(problem, it, rarity) for it in passages), default=0.0)
-    names = named(problem.partition(" ")[2])  # the first word of a sentence is no name
+    names = find_names(problem.partition(" ")[2])  # the first word of a sentence is no name
     known = sum(rarity.holding(it) > 0 for it in names) / len(names) if names else 1.0
     return covered * known < _MIN_COVERED
 
@@ -150,7 +150,7 @@ class _Search:
         """Take in a passage, and give up the worst if there are many."""
         self.passages.append(passage)
         if len(self.passages) >= 2 * _MAX_KEPT:
-            self.passages = self._ranked()[:_MAX_KEPT]
+            self.passages = self._rank()[:_MAX_KEPT]
 
     def nearest(self, least: float = MIN_COVERED) -> tuple[Source, ...]:
         """The nearest passages, in the document's order; none if they have too little of the statement."""
@@ -158,7 +158,7 @@ class _Search:
         for _ in range(_MAX_PASSAGES):
             fit = [  # those that may speak of the same as the first
                 it
-                for it in self._ranked()
+                for it in self._rank()
                 if not chosen or it.paragraph == chosen[0].paragraph or it.shared & chosen[0].shared
             ]
             best = max(fit, key=lambda it: self._weigh(it.shared - covered), default=None)
@@ -171,7 +171,7 @@ class _Search:
             return ()
         return tuple(sorted((it.source for it in chosen), key=lambda it: it.at or 0))
 
-    def _ranked(self) -> list[_Passage]:
+    def _rank(self) -> list[_Passage]:
         return sorted(self.passages, key=lambda it: self._weigh(it.shared), reverse=True)
 
     def _weigh(self, words: Iterable[str]) -> float:

@@ -53,7 +53,7 @@ class Passes:
         """The chunks, as they are cut. Raises `DocumentError` if none of them has text."""
         return self._hand_out(self._cut())
 
-    async def screened(self, screen: Screen, memory: Callable[[], str]) -> AsyncGenerator[Chunk, None]:
+    async def screen(self, screen: Screen, memory: Callable[[], str]) -> AsyncGenerator[Chunk, None]:
         """The chunks related to the problem, or to the memory as it is when the next chunk is asked for.
 
         All chunks are cut and looked at before the first is yielded. Raises `DocumentError` if none has text.

@@ -73,7 +73,7 @@ def telling(text: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def named(text: str) -> frozenset[str]:
+def find_names(text: str) -> frozenset[str]:
     """The stems of the names and numbers in a text: of all words not beginning in lower case."""
     words = (word for word in re.findall(r"\w+", text) if not word[0].islower())
     return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - COMMON
@@ -141,5 +141,5 @@ class Screen:
     def relates(self, text: str, memory: str) -> bool:
         """Whether a chunk relates to the problem, or to what the memory names."""
         weigh, known = self._rarity.weigh, filter(self._rarity.holding, self._problem)
-        shared = (self._problem | named(memory)) & set(stems(text))
+        shared = (self._problem | find_names(memory)) & set(stems(text))
         return weigh(shared) >= _SHARE * max((weigh([word]) for word in known), default=0.0)

@@ -148,7 +148,7 @@ class Read:
         try:
             chunks = reading.passes.first()
             if self.settings.screen:
-                chunks = reading.passes.screened(Screen(self.problem), lambda: self.memory)
+                chunks = reading.passes.screen(Screen(self.problem), lambda: self.memory)
             conversations = self._workflow.run(reading, chunks, self._memory)
             async with aclosing(chunks), aclosing(conversations):
                 async for last in conversations:

@@ -122,7 +122,7 @@ async def in_turn(
                 break
             updates = await asked.popleft()[1]
             late = [task for task in wasted if not task.done()][-most:]
-            unused = await _unused([task for task in wasted if task not in late], memory)
+            unused = await _await_unused([task for task in wasted if task not in late], memory)
             wasted = late
             if unused or updates:
                 yield unused + updates
@@ -133,7 +133,7 @@ async def in_turn(
             wasted += [task for _, task in asked]
             again.extendleft(chunk for chunk, _ in reversed(asked))
             asked.clear()
-        if unused := await _unused(wasted, memory):
+        if unused := await _await_unused(wasted, memory):
             yield unused
         if failure:
             raise failure
@@ -155,7 +155,7 @@ async def _all(conversations: Conversations) -> list[Conversation]:
     return [conversation async for conversation in conversations]
 
 
-async def _unused(tasks: list[_Task], memory: str) -> list[Conversation]:
+async def _await_unused(tasks: list[_Task], memory: str) -> list[Conversation]:
     """The conversations of wasted calls; a call that failed is made again in its turn."""
     made: list[Conversation] = []
     for task in tasks:

@@ -35,7 +35,7 @@ from memagent.runs.files import (
     find_seen,
     open_record,
     read_file,
-    recalled,
+    recall,
     see,
     table_kind,
     write_table,
@@ -238,7 +238,7 @@ class _Run:
     def _answer(self, item: Item, key: str) -> FileRow:
         """The answer that is on record, at today's prices. Blocks."""
         self._known[item] = key
-        row = recalled(self.record.get(key)["row"], item[0].name)
+        row = recall(self.record.get(key)["row"], item[0].name)
         return replace(row, spent=replace(row.spent, cost=self.survey.settings.read.cost(row.spent)))
 
     def _keep(self, item: Item, seen: Seen, file: OneFile, row: FileRow) -> FileRow:

@@ -144,7 +144,7 @@ def _warnings(read: Read, done: Result, failed: bool) -> Iterator[str]:
         yield "the endpoint reported no token usage: tokens and cost are estimates"
 
 
-def recalled(found: Mapping[str, Any], file: str) -> FileRow:
+def recall(found: Mapping[str, Any], file: str) -> FileRow:
     """A row from the record, for the file that has this content now. Raises `TypeError` or `KeyError`."""
     statements = tuple(
         replace(
@@ -200,7 +200,7 @@ def _find_keys(line: Mapping[str, Any]) -> Mapping[Hashable, Any]:
         seen: dict[Hashable, Any] = {("file", line["file"]): Seen(**line["seen"])}
         if line["type"] == "seen":
             return seen
-        recalled(line["row"], line["file"])
+        recall(line["row"], line["file"])
         return {**seen, line["key"]: None}
     except (TypeError, KeyError) as error:
         raise SettingsError(

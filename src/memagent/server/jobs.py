@@ -107,7 +107,7 @@ class Jobs:
         """End a read, whether it is queued or running."""
         if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
             await self._stop(job.id)
-            self._ended(job.id, "cancelled")
+            self._end(job.id, "cancelled")
 
     def progress(self, job: Job) -> Progress | None:
         """The progress of a read, if it is running here."""
@@ -177,7 +177,7 @@ class Jobs:
             except asyncio.QueueFull:
                 self._listeners[id].discard(queue)
 
-    def _ended(self, id: str, state: State, outcome: Mapping[str, Any] | None = None) -> None:
+    def _end(self, id: str, state: State, outcome: Mapping[str, Any] | None = None) -> None:
         self.metrics.reads.labels(state).inc()
         self._tell(id, Event("end", {"state": state}, outcome=outcome or {}))
 
@@ -186,8 +186,8 @@ class Jobs:
 
         async def cancel() -> None:
             await self._stop(job.id)
-            if await _stored(partial(self.store.end, job.id, "cancelled", durable=False)):
-                self._ended(job.id, "cancelled")
+            if await _store(partial(self.store.end, job.id, "cancelled", durable=False)):
+                self._end(job.id, "cancelled")
 
         self._abandoned[job.id] = task = asyncio.create_task(cancel())
         task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
@@ -195,7 +195,7 @@ class Jobs:
     async def _work(self) -> None:
         while True:
             self._queued.clear()
-            job = await _stored(self.store.claim)
+            job = await _store(self.store.claim)
             if job is None:
                 await self._queued.wait()
                 continue
@@ -236,11 +236,11 @@ class Jobs:
             outcome["progress"] = describe_progress(running.read.progress)
         end = partial(self.store.end, job.id, state, outcome, durable=not running.attended)
         try:
-            was_open = await (asyncio.to_thread(end) if running.attended else _stored(end))
+            was_open = await (asyncio.to_thread(end) if running.attended else _store(end))
         except StoreError:
             was_open = True  # those who wait hear of it all the same
         if was_open:
-            self._ended(job.id, state, outcome)
+            self._end(job.id, state, outcome)
 
     async def _read(self, job: Job) -> dict[str, Any]:
         """Read to the end. A journal that cannot be continued, say of another window, is set aside.
@@ -279,7 +279,7 @@ class Jobs:
         return {"result": result}
 
 
-async def _stored(change: Callable[[], Stored]) -> Stored:
+async def _store(change: Callable[[], Stored]) -> Stored:
     """Change the store in a thread. While that cannot be, say so and try again: no read may be lost."""
     while True:
         try:

@@ -201,7 +201,7 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
     async def notes_ask(name: Name, question: Question) -> schemas.AnswerFromNotebook:
         """Answer a question from a notebook's memory alone."""
         opened = await asyncio.to_thread(notebook, name)
-        found = await opened.ask(question, engine, settings.changed(cite=True))
+        found = await opened.ask(question, engine, settings.replace(cite=True))
         answer, statements = found.remembered.answer, list(found.remembered.statements)
         return schemas.AnswerFromNotebook(answer=answer, version=found.version, statements=statements)
 

@@ -230,7 +230,7 @@ def _check(client: Client, body: ReadRequest) -> list[tuple[str, Content]]:
         # An estimate must not refuse what might fit.
         fewest = fewest_tokens if model.tokenizer == ESTIMATE else None
         check_memory(body.memory, settings, model, fewest)
-    if jobs.store.unfinished(client.owner) >= most:
+    if jobs.store.count_unfinished(client.owner) >= most:
         wait = {"Retry-After": "60"}
         raise ApiError(429, f"{most} reads are unfinished already", "too_many_reads", headers=wait)
     _check_room(client)

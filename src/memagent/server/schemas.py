@@ -63,7 +63,7 @@ class ReadOptions(BaseModel):
         chosen = values | self.model_dump(include=set(ReadOptions.model_fields), exclude_none=True)
         if settings.max_calls and chosen.get("max_calls", 0) > settings.max_calls:
             raise SettingsError(f"max_calls is {chosen['max_calls']}, the server allows {settings.max_calls}")
-        return settings.changed(**chosen)
+        return settings.replace(**chosen)
 
 
 class ChatOptions(ReadOptions):

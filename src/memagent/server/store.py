@@ -218,7 +218,7 @@ class Store:
         """The reads of an owner as `files` has them, without their outcomes, which are large."""
         return [make_job(row) for row in self._page(_BRIEF_READS, owner, limit, after, ascending)]
 
-    def unfinished(self, owner: str) -> int:
+    def count_unfinished(self, owner: str) -> int:
         """How many reads of an owner are queued or running."""
         query = "SELECT count(*) AS n FROM reads WHERE owner = ? AND state IN ('queued', 'running')"
         return int(self._run(query, owner)[0]["n"])

@@ -185,9 +185,9 @@ def load_trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
     state = load_checkpoint(path)
     settings = build(TrainingSettings, state["settings"], str(path))
     # Merging a LoRA into bfloat16 weights would round part of it away.
-    whole = settings.policy.changed(dtype="float32")
+    whole = settings.policy.replace(dtype="float32")
     if not (whole.lora_rank or whole.adapter):  # the checkpoint has all weights
-        whole = whole.changed(prepare=None)
+        whole = whole.replace(prepare=None)
     policy = load_policy(whole, settings.rollout.temperature, settings.seed, device="cpu")
     policy.load_weights(state["weights"])
     return policy, settings, state["position"]["step"]

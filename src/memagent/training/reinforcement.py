@@ -162,7 +162,7 @@ def _build_rollout(run: RunState) -> Rollout:
     check_prompts(settings.data.scorer, settings.read, run.engine.model.trained)
     return Rollout(
         engine=run.engine,
-        settings=settings.read.changed(temperature=rollout.temperature, top_p=rollout.top_p),
+        settings=settings.read.replace(temperature=rollout.temperature, top_p=rollout.top_p),
         reward=load_reward(settings.data.reward, settings.data.scorer),
         attempts=rollout.attempts,
         overlong_tokens=settings.loss.overlong_tokens,
@@ -235,7 +235,7 @@ class HeldOut:
             scorer=self._settings.data.scorer,
             task_answer_tokens=False,  # answers get the same room as in training
         )
-        greedy = Settings(read=read.changed(temperature=0.0, top_p=1.0))
+        greedy = Settings(read=read.replace(temperature=0.0, top_p=1.0))
         run = Evaluation(plan=plan, settings=greedy, folder=folder, on_row=rows.append)
         await evaluate(run, self._engine)
         self.haystack = "; ".join(sorted({row.haystack for row in rows} - {""}))

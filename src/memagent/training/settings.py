@@ -223,10 +223,10 @@ def _locate(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     for part, names in (_TRAINED_ON | {"engine": ("model", "adapter", "tokenizer")}).items():
         own = getattr(settings, part)
         given = {it: value for it in names if (value := getattr(own, it))}
-        parts[part] = own.changed(
+        parts[part] = own.replace(
             **{it: find(v) if isinstance(v, str) else tuple(map(find, v)) for it, v in given.items()}
         )
-    return settings.changed(**parts)
+    return settings.replace(**parts)
 
 
 def _file_of(name: str) -> Path:

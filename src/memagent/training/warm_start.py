@@ -116,7 +116,7 @@ async def _load_trajectories(settings: TrainingSettings, data: Data, model: Mode
     found: list[Trajectory] = []
     sizes = wanted.chunk_tokens or (settings.read.chunk_tokens,)
     for turn, tokens in enumerate(sizes):
-        read = settings.read.changed(chunk_tokens=tokens)
+        read = settings.read.replace(chunk_tokens=tokens)
         async for trajectory in solve(examples[turn :: len(sizes)], read, model, player):
             found.append(trajectory)
             await asyncio.sleep(0)  # an interrupt takes effect between examples

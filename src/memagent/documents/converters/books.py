@@ -22,14 +22,14 @@ def epub(file: IO[bytes]) -> Iterator[str]:
     """The HTML of the chapters, in reading order."""
     from lxml import etree
 
-    def parsed(name: str) -> Any:
+    def parse(name: str) -> Any:
         return etree.fromstring(archive.read(name), xml_parser(recover=True))
 
     with zipfile.ZipFile(file) as archive:
-        package = next(parsed("META-INF/container.xml").iter("{*}rootfile")).get("full-path")
-        book = parsed(package)
+        package = next(parse("META-INF/container.xml").iter("{*}rootfile")).get("full-path")
+        book = parse(package)
         hrefs = {item.get("id"): item.get("href") for item in book.iter("{*}item")}
-        locked = parsed(_LOCKED) if _LOCKED in archive.namelist() else book
+        locked = parse(_LOCKED) if _LOCKED in archive.namelist() else book
         encrypted = {unquote(it.get("URI", "")) for it in locked.iter("{*}CipherReference")}
         for item in book.iter("{*}itemref"):
             href = unquote(hrefs.get(item.get("idref"), "").partition("#")[0])

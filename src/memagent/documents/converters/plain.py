@@ -28,14 +28,14 @@ def ipynb(file: IO[bytes]) -> Iterator[str]:
     """Each cell, code and output between fences."""
     for cell in json.load(file)["cells"]:
         source = _text(cell.get("source"))
-        yield _fenced(source) if cell.get("cell_type") == "code" else f"{source}\n\n"
+        yield _fence(source) if cell.get("cell_type") == "code" else f"{source}\n\n"
         for output in cell.get("outputs", ()):
             error = [output[name] for name in ("ename", "evalue") if name in output]
             shown = output.get("text") or output.get("data", {}).get("text/plain") or ": ".join(error)
-            yield _fenced(_text(shown))
+            yield _fence(_text(shown))
 
 
-def _fenced(text: str) -> str:
+def _fence(text: str) -> str:
     return f"```\n{text}\n```\n\n" if text else ""
 
 

@@ -16,7 +16,7 @@ from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.locating import count_words, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.workflows import notes
-from memagent.reading.workflows.whole import PROMPTS, count_room, joined
+from memagent.reading.workflows.whole import PROMPTS, count_room, join_chunks
 from memagent.types import Chunk
 
 
@@ -29,7 +29,7 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
     if reading.answers and not memory and not reading.settings.screen:
         begun, short = await _take_up_to_half_the_window(reading, chunks)
         if short:
-            document, _ = joined(begun)
+            document, _ = join_chunks(begun)
             doubtful = await asyncio.to_thread(_is_doubtful, reading.problem, begun)
             whole = reading
             if reading.prompts.answer == AUTO.answer:  # not the user's own: `full` asks in words for all

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from memagent.prompts import SECTIONS, UNCHANGED, Prompts, sections
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edited, excerpts_of, fitted, memory_of
+from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edit, excerpts_of, fit, memory_of
 from memagent.reading.quotes import says
 from memagent.reading.replies import Verdict
 from memagent.reading.sources import Source, Statement, statements_of
@@ -70,8 +70,8 @@ async def evidence(reading: Reading, chunks: Chunks, memory: str = "") -> Conver
             return await asyncio.to_thread(verdict, text, memory)
 
         def verdict(reply: str, memory: str) -> Verdict:
-            excerpts, refused = edited(excerpts_of(memory), reply, chunk)
-            return Verdict("replace", memory_of(fitted(excerpts, reading.fits_memory)), refused=refused)
+            excerpts, refused = edit(excerpts_of(memory), reply, chunk)
+            return Verdict("replace", memory_of(fit(excerpts, reading.fits_memory)), refused=refused)
 
         return reading.update(chunk, memory, read_reply)
 

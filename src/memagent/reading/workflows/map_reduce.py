@@ -17,7 +17,7 @@ from memagent.reading.conversations import Conversations, Reading
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
 from memagent.reading.workflows.parallel import BETWEEN, as_chunk
-from memagent.reading.workflows.tree import grouped
+from memagent.reading.workflows.tree import group_notes
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
@@ -54,7 +54,7 @@ async def map_reduce(reading: Reading, chunks: AsyncIterable[Chunk], memory: str
     while True:
         while len(notes) > 1 and await reading.count_tokens(BETWEEN.join(notes)) > limit:
             count = reading.model.count_tokens
-            groups = await asyncio.to_thread(grouped, notes, budgets.chunk_tokens, count)
+            groups = await asyncio.to_thread(group_notes, notes, budgets.chunk_tokens, count)
             merged = [await asyncio.to_thread(as_chunk, it, count, place) for place, it in enumerate(groups)]
             notes = []
             async for conversation in _take_notes(reading, merged, notes, again=True):

@@ -76,7 +76,7 @@ async def merge_all(reading: Reading, memories: list[str]) -> Conversations:
     """Merge memories in groups, side by side, until one is left; changes `memories` in place."""
     count_tokens, group_tokens = reading.model.count_tokens, reading.budgets.chunk_tokens
     while len(memories) > 1:
-        groups = await asyncio.to_thread(grouped, memories, group_tokens, count_tokens)
+        groups = await asyncio.to_thread(group_notes, memories, group_tokens, count_tokens)
         done: list[str] = []
         work = partial(_gather, reading)
         async with aclosing(side_by_side(work, groups, reading.model.calls)) as gathered:
@@ -96,7 +96,7 @@ async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[
     return gathering.memory, made
 
 
-def grouped(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[list[str]]:
+def group_notes(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[list[str]]:
     """Notes in groups of at most `group_tokens` tokens, but of at least two notes if there are two."""
     groups: list[list[str]] = []
     start = 0

@@ -103,7 +103,7 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
     return text[:head] + LEFT_OUT + _head_above(heads, start) + text[start:]
 
 
-def joined(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
+def join_chunks(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
     """The text of chunks, after a memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
@@ -123,7 +123,7 @@ def joined(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
 
 
 async def _gather(chunks: Chunks, memory: str) -> tuple[str, FileHeads]:
-    return joined([it async for it in chunks], memory)
+    return join_chunks([it async for it in chunks], memory)
 
 
 def _head_above(heads: FileHeads, place: int) -> str:
