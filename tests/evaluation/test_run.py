@@ -160,7 +160,7 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
         return Example(f"c-{index}", "counted", "What is the code?", story(50), ("marmalade77",), 50)
 
     monkeypatch.setitem(TASKS, "counted", Task("counted", make, "substring_match", 32))
-    server = serve(find_code, latency_seconds=0.01)
+    server = serve(find_code, latency_seconds=0.05)
     plan = Plan(workflows=("full",), tasks=("counted",), lengths=(1024,), count=40)
     settings = changed(SETTINGS, concurrency=3)
     run(tmp_path, server, plan, settings, on_row=finished.append)
