@@ -89,9 +89,8 @@ def masked_held_out(index: int) -> Example:
 def masked_essay(index: int, haystack: str = SEEN) -> Example:
     """For reinforcement on a text as it is: a name or number of its first sentence is masked."""
     source = random.Random(f"masked essay/{haystack}/{index}")
-    sentences = _sentences(haystack)
-    named = [at for at, (it, tokens) in enumerate(sentences) if tokens < MASKED_TOKENS and NAME.search(it)]
-    texts = _sentences_from(haystack, LONGER[index % len(LONGER)] * CHUNK, source.choice(named))
+    place = source.choice(_places_of_names(haystack))
+    texts = _sentences_from(haystack, LONGER[index % len(LONGER)] * CHUNK, place)
     name = source.choice([*NAME.finditer(texts[0])])
     document = " ".join(texts)
     return Example(
@@ -291,6 +290,13 @@ def _sentences(haystack: str) -> tuple[tuple[str, int], ...]:
     if _is_half(haystack):
         sentences = sentences[:half] if haystack == SEEN else sentences[half:]
     return tuple((it, count_tokens()(" " + it)) for it in sentences)
+
+
+@cache
+def _places_of_names(haystack: str) -> list[int]:
+    """The numbers of a haystack's short sentences in which a name or number can be masked."""
+    sentences = enumerate(_sentences(haystack))
+    return [at for at, (it, tokens) in sentences if tokens < MASKED_TOKENS and NAME.search(it)]
 
 
 def _sentences_from(haystack: str, tokens: int, place: int) -> list[str]:
