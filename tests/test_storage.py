@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import stat
@@ -51,6 +52,23 @@ def test_a_torn_end_is_left_out_and_overwritten(tmp_path: Path) -> None:
             assert [line for line, _ in log.lines()] == kept
             log.append({"next": cut})
         assert list(read_log(path)) == [*kept, {"next": cut}]
+
+
+def test_a_line_that_is_being_written_is_a_torn_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beginning is in sight at one moment, its rest a moment later."""
+    whole = written(tmp_path / "log")
+    second = whole.index(b"\n") + 1
+
+    class Growing(io.BytesIO):
+        seen = False
+
+        def readline(self, size: int | None = -1) -> bytes:
+            half = self.tell() == second and not self.seen
+            self.seen |= half
+            return super().readline(5 if half else size)
+
+    monkeypatch.setattr(Path, "open", lambda *_: Growing(whole))
+    assert list(read_log(tmp_path / "log")) == LINES[:1]
 
 
 def test_no_flipped_bit_changes_what_is_read(tmp_path: Path) -> None:

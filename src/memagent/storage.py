@@ -150,8 +150,8 @@ def _lines(
         following = file.readline()
         line = _parse(raw)
         if line is None:
-            torn = not following and (number > 1 or _is_torn(raw, beginning))
-            if not torn:
+            last = not following or not raw.endswith(b"\n")  # its rest was written between the two reads
+            if not last or (number == 1 and not _is_torn(raw, beginning)):
                 raise error(f"{path}, line {number}: not written by memagent, or damaged")
             return
         end = start + len(raw)

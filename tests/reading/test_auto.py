@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from memagent import (
     open_document,
     text_document,
 )
+from memagent.reading.read import Read
 
 PROBLEM = "Where is the green lamp of Mrs. Brown?"
 TOLD = "The green lamp of Mrs. Brown stands in Oslo."
@@ -59,6 +61,19 @@ def test_one_of_more_than_half_the_window_is_read_as_by_notes(window_tokens: int
     _, noted = read(window_tokens, workflow="notes")
     assert [(it.kind, it.memory) for it in made] == [(it.kind, it.memory) for it in noted]
     assert result.answer == "It stands in Oslo." and TOLD in result.memory
+
+
+@pytest.mark.parametrize("workflow", ["auto", "notes"])
+def test_progress_counts_the_chunks_that_were_noted_not_those_handed_out(workflow: str) -> None:
+    engine = ScriptedEngine(reply, window_tokens=HALF_TOO_NARROW, calls=4)
+
+    async def told() -> list[tuple[int | None, int]]:
+        settings = SETTINGS.replace(workflow=workflow)
+        read = Read(PROBLEM, text_document(DOCUMENT), engine, settings)
+        return [(it.chunk_index, read.progress.chunks) async for it in read if it.kind == "update"]
+
+    counts = asyncio.run(told())
+    assert len(counts) > 5 and counts == [(index, index + 1) for index in range(len(counts))]
 
 
 @pytest.mark.parametrize("wanted", [{"screen": True}, {"workflow": "notes"}])

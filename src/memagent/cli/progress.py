@@ -223,6 +223,8 @@ def _place(progress: Progress) -> str:
     of = progress.chunks_in_all
     if progress.passes > 1:
         return f"pass {progress.passes}, chunk {progress.reread} of {progress.to_reread}"
+    if not progress.chunks:
+        return ""
     if not of:
         return f"chunk {progress.chunks}"
     return f"chunk {progress.chunks} of {'' if progress.fraction == 1 else '~'}{of}"

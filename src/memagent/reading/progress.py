@@ -100,12 +100,12 @@ class Result:
 class Meter:
     """Keeps the `Progress` of a read, from its chunks and its conversations.
 
-    With `ahead`, chunks may be handed out before their turn, and each counts only in its turn.
+    Chunks may be handed out before their turn; each counts only once a conversation over it has ended.
     """
 
-    def __init__(self, settings: ReadSettings, document: Document, ahead: bool, progress: Progress) -> None:
+    def __init__(self, settings: ReadSettings, document: Document, progress: Progress) -> None:
         self.progress = progress
-        self._settings, self._document, self._ahead = settings, document, ahead
+        self._settings, self._document = settings, document
         self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
         self._handed: deque[tuple[Chunk, bool]] = deque()  # whose turn has not come
         self._bytes_read = self._fresh_tokens = self._reread_recalled = 0
@@ -118,6 +118,7 @@ class Meter:
 
     def begin_pass(self, chunks: int) -> None:
         """A further pass begins, over this many chunks."""
+        self.turn()
         now = self.progress
         self.progress = replace(now, passes=now.passes + 1, reread=0, to_reread=chunks)
         self._pass_since, self._reread_recalled = self._seconds, 0
@@ -125,8 +126,6 @@ class Meter:
     def hand_out(self, chunk: Chunk, again: bool) -> None:
         """A chunk is handed out, perhaps `again`."""
         self._handed.append((chunk, again))
-        if not self._ahead:
-            self.turn()
 
     def turn(self, index: int | None = None) -> None:
         """The turn of this chunk has come; without an index, that of all that were handed out."""

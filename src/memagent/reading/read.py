@@ -29,7 +29,6 @@ from memagent.reading.progress import Meter, Progress, Result
 from memagent.reading.ranking import RULE, Screen
 from memagent.reading.replies import read_answer
 from memagent.reading.sources import Sources, Statement, place
-from memagent.reading.workflow import most_at_once
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
@@ -91,9 +90,8 @@ class Read:
         self._beginnings: dict[str, int] = {}  # of the files' texts in the document
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
         self._journal: Journal | None = None
-        ahead = self._workflow.looks_ahead and most_at_once(self.settings, engine.model) > 1
         progress = Progress(memory=memory, statements=tuple(statements))
-        self._meter = Meter(self.settings, document, ahead, progress)
+        self._meter = Meter(self.settings, document, progress)
 
     @property
     def progress(self) -> Progress:

@@ -37,7 +37,6 @@ class Workflow:
         prompts: its templates.
         templates: whether a user's own prompts may take their place.
         screens: whether it reads chunk by chunk, so that chunks may be passed over by what its memory holds.
-        looks_ahead: whether a reply may leave its memory alone, so that chunks may be asked about ahead.
         keeps_memory: whether all that it knows is in its memory, so that another read may start from it and
             the answer may be left out.
         takes_notes: whether the memory of each of its updates is a note on one chunk, apart from all others.
@@ -52,7 +51,6 @@ class Workflow:
     prompts: Prompts
     templates: bool = False
     screens: bool = False
-    looks_ahead: bool = False
     keeps_memory: bool = False
     takes_notes: bool = False
     options: type[Options] | None = None

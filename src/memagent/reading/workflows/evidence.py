@@ -135,6 +135,4 @@ class Citations:
         return None if own or not all(0 <= it < len(self._excerpts) for it in places) else places
 
 
-WORKFLOW = Workflow(
-    evidence, PROMPTS, templates=True, screens=True, looks_ahead=True, keeps_memory=True, provenance=Citations
-)
+WORKFLOW = Workflow(evidence, PROMPTS, templates=True, screens=True, keeps_memory=True, provenance=Citations)

@@ -46,4 +46,4 @@ def confirmations(so_far: int | None, changed: bool, enough: bool) -> int | None
     return so_far + 1
 
 
-WORKFLOW = Workflow(gated, GATED, templates=True, screens=True, looks_ahead=True, keeps_memory=True)
+WORKFLOW = Workflow(gated, GATED, templates=True, screens=True, keeps_memory=True)

@@ -169,7 +169,6 @@ WORKFLOW = Workflow(
     PROMPTS,
     templates=True,
     screens=True,
-    looks_ahead=True,
     keeps_memory=True,
     options=HeadsOptions,
     memories=lambda settings: settings.of(HeadsOptions).heads,

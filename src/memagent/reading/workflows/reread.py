@@ -116,6 +116,4 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
     return in_turn(reading, reading.passes.again(places), memory, read)
 
 
-WORKFLOW = Workflow(
-    reread, PROMPTS, templates=True, screens=True, looks_ahead=True, keeps_memory=True, options=Rounds
-)
+WORKFLOW = Workflow(reread, PROMPTS, templates=True, screens=True, keeps_memory=True, options=Rounds)
