@@ -35,16 +35,14 @@ from typing import Any
 
 from memagent.tasks import Corpora
 from memagent.tasks.corpora import sample_warning
+from memagent.training.data import load_function
 
 HERE = Path(__file__).parent
 PRESET = HERE.parent / "small.toml"
 LENGTHS = (8_192, 32_768, 131_072, 524_288)
 COPIED = "copied"
 TASKS = 3  # that take turns in the documents
-ROOMS = {  # `evidence` shows where its excerpts stand
-    "overwrite": (),
-    "evidence": ("read.memory_tokens=256", "read.chunk_tokens=245", "engine.window_tokens=1024"),
-}
+room_of = load_function(f"{HERE / 'measure.py'}:room_of")
 QUICK = (
     "warm_start.steps=2", "warm_start.count=8", "steps=2", "rollout.groups=2", "rollout.attempts=2",
     "optimizer.updates=2", "evaluation.count=4", "evaluation.every=2",
@@ -65,12 +63,15 @@ class Reader:
     @property
     def settings(self) -> tuple[str, ...]:
         """What it changes in the preset."""
-        of_workflow = (f"read.workflow={self.workflow}", f"read.templates=small/{self.workflow}.toml")
+        stages = ("warm_start.steps=0",) if self.reinforced else ()
+        if self.workflow == "gated":  # the preset's
+            return (*self.changes, *stages)
+        room = [f"read.{name}={tokens}" for name, tokens in room_of(self.workflow).items()]
         return (
-            *self.changes,
-            *(("warm_start.steps=0",) if self.reinforced else ()),
-            *((*of_workflow, *ROOMS[self.workflow]) if self.workflow in ROOMS else ()),
-        )
+            *self.changes, *stages,
+            f"read.workflow={self.workflow}", f"read.templates=small/{self.workflow}.toml",
+            *room, *(["engine.window_tokens=1024"] if room else ()),
+        )  # fmt: skip
 
 
 def _go_on(steps: int, learning_rate: float, decay_steps: int) -> tuple[str, ...]:

@@ -23,18 +23,19 @@ from memagent.types import Engine, Example, Sampling, Trajectory
 
 HERE = Path(__file__).parent
 LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
-WORKFLOWS: dict[str, dict[str, int]] = {
-    "gated": {},
-    "overwrite": {},
-    "evidence": {"memory_tokens": 256, "chunk_tokens": 245},
-}
-WINDOW = 1024  # tokens: `evidence` shows places with its excerpts, which takes room
+WORKFLOWS = ("gated", "overwrite", "evidence")
+WINDOW = 1024  # tokens
 example, notes_of, places_of = (
     load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "notes_of", "places_of")
 )
 ask_of_passages = load_function(f"{HERE / 'oracle.py'}:ask_of_passages")
 
 Row = dict[str, Any]
+
+
+def room_of(workflow: str) -> dict[str, int]:
+    """What differs from the preset's budgets: `evidence` shows where its excerpts stand, which takes room."""
+    return {"memory_tokens": 256, "chunk_tokens": 245} if workflow == "evidence" else {}
 
 
 async def read(asked: Example, engine: Engine, settings: ReadSettings) -> Row:
@@ -79,7 +80,7 @@ async def measure(args: argparse.Namespace) -> None:
     preset = load_training(HERE.parent / "small.toml")
     read_settings = preset.read.replace(
         workflow=args.workflow, templates=str(HERE / f"{args.workflow}.toml"), lookahead=LOOKAHEAD,
-        **WORKFLOWS[args.workflow],
+        **room_of(args.workflow),
     )  # fmt: skip
     settings = EngineSettings(
         engine="transformers", model=str(args.reader), window_tokens=WINDOW, concurrency=args.concurrency
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=3000, help="tokens of a document (3,000)")
     parser.add_argument("--count", type=int, default=64, help="documents (64)")
     parser.add_argument("--seed", type=int, default=0, help="of the documents")
-    parser.add_argument("--workflow", choices=tuple(WORKFLOWS), default="gated")
+    parser.add_argument("--workflow", choices=WORKFLOWS, default="gated")
     parser.add_argument("--passages", type=int, default=0, help="in one prompt, instead of chunks")
     parser.add_argument("--haystack", type=Path, help="a text, instead of the essays' second half")
     parser.add_argument("--concurrency", type=int, default=32, help="documents at a time (32)")

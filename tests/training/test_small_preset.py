@@ -26,7 +26,7 @@ from memagent.types import Example, Model, Trajectory
 PRESETS = Path(__file__).parents[2] / "presets"
 SMALL = PRESETS / "small"
 TASKS = 3
-WORKFLOWS: dict[str, dict[str, int]] = {"gated": {}, "overwrite": {}, "evidence": {"memory_tokens": 256}}
+WORKFLOWS = ("gated", "overwrite", "evidence")
 
 
 def of(file: str, name: str) -> Any:
@@ -46,7 +46,9 @@ def said(reply: str) -> str:
 def read_with(workflow: str, **changes: object) -> ReadSettings:
     preset = load_training(PRESETS / "small.toml").read
     templates = str(SMALL / f"{workflow}.toml")
-    return preset.replace(workflow=workflow, templates=templates, **WORKFLOWS[workflow], **changes)
+    return preset.replace(
+        workflow=workflow, templates=templates, **of("measure.py", "room_of")(workflow), **changes
+    )
 
 
 def solved(examples: list[Example], settings: ReadSettings, player: MakePlayer = Oracle) -> list[Trajectory]:
