@@ -319,11 +319,14 @@ def _table(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> str:
 def _plot(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> None:
     """Scores by length; and what each reader notes of the shortest documents. A mark for each seed."""
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure
     except ImportError:
         return
     figure = Figure(figsize=(12, 1.8 + 0.32 * max(6, len(scores))), layout="constrained")
     left, right = figure.subplots(1, 2)
+    colors = colormaps["tab20"].colors  # the light ones come last
+    left.set_prop_cycle(color=[*colors[::2], *colors[1::2]])
     shortest = plan.lengths[0]
     for number, (name, of) in enumerate(scores.items()):
         apart = 1.03 ** (number - len(scores) / 2)  # so that no mark hides another
