@@ -33,7 +33,7 @@ from memagent.reading.workflows import workflows
 _READS = 16  # at once, for the utilisation
 _FEW = 3  # readers that two cores serve side by side without a wait
 _LOOKAHEAD = 8
-_AHEAD = "gated", "evidence", "heads", "reread"  # whose replies may leave the memory alone
+_AHEAD = "evidence", "gated", "heads", "reread"  # whose replies may leave the memory alone
 _MORE_THAN_FIT = 1000  # passages: `rag` shows as many as its window holds
 _SIZES = ("documents", "chunks", "scaling")
 

@@ -150,7 +150,7 @@ def _lines(
         following = file.readline()
         line = _parse(raw)
         if line is None:
-            last = not following or not raw.endswith(b"\n")  # its rest was written between the two reads
+            last = not following or not raw.endswith(b"\n")  # without its end, what follows is its rest
             if not last or (number == 1 and not _is_torn(raw, beginning)):
                 raise error(f"{path}, line {number}: not written by memagent, or damaged")
             return

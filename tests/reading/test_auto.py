@@ -13,13 +13,13 @@ from memagent import (
     ContextOverflowError,
     Conversation,
     Message,
+    Read,
     ReadSettings,
     Result,
     ScriptedEngine,
     open_document,
     text_document,
 )
-from memagent.reading.read import Read
 
 PROBLEM = "Where is the green lamp of Mrs. Brown?"
 TOLD = "The green lamp of Mrs. Brown stands in Oslo."
