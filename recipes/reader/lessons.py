@@ -185,11 +185,11 @@ def _page(
     candidates.sort(key=lambda it: len(words & telling(it.problem)) / (len(telling(it.problem)) or 1))
     absent = [Asked(it.problem) for it in candidates[::-1][: source.choice((1, 2, MAX_ABSENT))]]
     some = source.sample(asked, min(MAX_EXCHANGED, len(asked)))
-    exchanged = [it for one in some if (it := _exchange(one, text, source))]
+    exchanged = [it for one in some if (it := exchange(one, text, source))]
     return Page(text, (*kept, *absent, *exchanged))
 
 
-def _exchange(asked: Asked, text: str, source: random.Random) -> Asked | None:
+def exchange(asked: Asked, text: str, source: random.Random) -> Asked | None:
     """A question about another name or number of the text, if no sentence with it has much of the rest."""
     _, _, rest = asked.problem.partition(" ")  # the first word of a sentence is no name
     names = [it for it in NAME.findall(rest) if it in text]

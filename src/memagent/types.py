@@ -71,7 +71,9 @@ class Message:
 class Sampling:
     """How a completion is drawn; temperature 0 is greedy.
 
-    `thinking` says whether to think before the reply, within `max_tokens`; None leaves it to the model.
+    `thinking` says whether to think before the reply, within `max_tokens`; None leaves it to the model. A
+    `verdict` is a reply of one word, with the log-probabilities of the words that could have stood there; a
+    model that has an adapter for verdicts gives it with that.
     """
 
     max_tokens: int
@@ -79,6 +81,7 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     thinking: bool | None = None
+    verdict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,8 @@ class Completion:
 
     `finish_reason` is "stop", "length" (cut at `Sampling.max_tokens`) or the server's own word. The token ids
     and `logprobs`, one per entry of `completion_ids`, are empty if the engine does not return them.
+    `alternatives` are the likeliest first tokens of a verdict with their log-probabilities, the one that was
+    chosen among them; empty if none were asked for, or the engine tells none.
     """
 
     text: str
@@ -168,6 +173,7 @@ class Completion:
     completion_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     usage: Usage = Usage()
+    alternatives: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +184,8 @@ class Conversation:
     (character offsets), whether the model knows `enough` now, how many passages of the reply were `refused`
     because the document lacks them, the beginning of a reply other than UNCHANGED that was `ignored` because
     it left the memory as it was, and whether it is `unused`: asked ahead, with a memory that has changed
-    since. An answer is `doubtful` if what it was made from has little of what the problem says.
+    since. An answer is `doubtful` if what it was made from has little of what the problem says. A `verdict`
+    is the model's own say whether the chunk helps: log P(Yes) - log P(No).
     """
 
     kind: Literal["update", "answer"]
@@ -194,6 +201,7 @@ class Conversation:
     seconds: float = 0.0
     unused: bool = False
     doubtful: bool = False
+    verdict: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +292,8 @@ class Model:
     `count_tokens` may block. `tokenizer` names the model's own tokenizer, since another one would cut other
     chunks, or is `ESTIMATE`. `window_tokens` is the most that a prompt and its completion have together, if
     known; `calls` how many calls the engine takes at once; `chat_tokens` the most that the chat template adds
-    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model.
+    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model, `judges`
+    whether it was trained to give verdicts, so that their sign can be relied on.
     """
 
     name: str
@@ -295,6 +304,7 @@ class Model:
     trained: Trained = field(default_factory=Trained)
     reads_turn_tokens: bool = True
     chat_tokens: int = CHAT_TOKENS
+    judges: bool = False
 
     def count_prompt(self, messages: tuple[Message, ...]) -> int:
         """The tokens of a prompt, without those of the chat template. May block."""

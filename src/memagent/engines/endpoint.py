@@ -35,7 +35,8 @@ class Connection:
     """How to talk to an endpoint.
 
     `concurrency` bounds the requests in flight; `retries` is how often a failed call is retried; `extra` is
-    added to every request's body (a server's own sampling options, for instance); `record` asks for token ids
+    added to every request's body (a server's own sampling options, for instance), `verdict` to those that ask
+    for a verdict (the adapter to use, for instance); `record` asks for token ids
     and log-probabilities, which strict endpoints refuse; `verbatim` accepts an empty reply or an unfinished
     thought as the model's output; `direct` ignores proxies.
     """
@@ -47,6 +48,7 @@ class Connection:
     connect_seconds: float = _USUAL.connect_seconds
     retries: int = _USUAL.retries
     extra: Mapping[str, Any] | None = None
+    verdict: Mapping[str, Any] | None = None
     record: bool = False
     verbatim: bool = False
     direct: bool = False

@@ -38,7 +38,7 @@ from memagent.engines.replies import (
     read_usage,
     window_of,
 )
-from memagent.engines.requests import THINKING, Requests, encode
+from memagent.engines.requests import LOGPROBS, THINKING, Requests, encode
 from memagent.engines.wrappers import Again
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
@@ -177,6 +177,9 @@ class OpenAIEngine:
             refusal = read_refusal(reply)
             self.requests.adapt(self.model.name, refusal)
             if self.requests.body(self.model.name, messages, sampling) != body:  # or by a concurrent call
+                return await self._complete_once(messages, sampling)
+            if sampling.verdict and LOGPROBS & body.keys() and not refusal.is_overflow:
+                self.requests.leave_out(LOGPROBS)
                 return await self._complete_once(messages, sampling)
             if sampling.thinking is not None and THINKING & body.keys() and not refusal.is_overflow:
                 completion = await self._complete_once(messages, replace(sampling, thinking=None))

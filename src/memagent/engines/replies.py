@@ -51,7 +51,7 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         text = _text(message.get("content"))
         usage = read_usage(reply)
         reason = _finish_reason(choice, text, usage, sampling)
-        if not verbatim:
+        if not (verbatim or sampling.verdict):
             _refuse_empty(text, message, reason, sampling)
         if len(text) > max(_ALWAYS_ALLOWED_CHARACTERS, _MAX_CHARACTERS_PER_TOKEN * sampling.max_tokens):
             raise UnusableReplyError(
@@ -66,6 +66,7 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
             completion_ids=tuple(ids),
             logprobs=tuple(float(token["logprob"]) for token in tokens),
             usage=usage,
+            alternatives=_alternatives(tokens) if sampling.verdict else {},
         )
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise TransientError(f"the reply is no completion: {brief(repr(reply)[:1000])}") from error
@@ -171,6 +172,12 @@ def _text(content: Any) -> str:
 def _text_of(part: Mapping[str, Any]) -> str:
     """The text of a part of a message; empty for thoughts and images."""
     return part.get("text") or "" if part.get("type", "text") in ("text", "output_text") else ""
+
+
+def _alternatives(tokens: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The likeliest first tokens with their log-probabilities, as OpenAI's servers tell them."""
+    told = tokens[0].get("top_logprobs") or () if tokens else ()
+    return {token["token"]: float(token["logprob"]) for token in told}
 
 
 def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling: Sampling) -> str:

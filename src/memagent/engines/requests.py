@@ -18,6 +18,11 @@ _log = logging.getLogger("memagent")
 THINKING = frozenset({"chat_template_kwargs", "reasoning_effort"})
 """The fields that say whether the model is to think. There is no common one, so requests carry several."""
 
+LOGPROBS = frozenset({"logprobs", "top_logprobs"})
+"""The fields that ask for the log-probabilities of a verdict's alternatives."""
+
+_MOST_ALTERNATIVES = 20  # that OpenAI and vLLM tell
+
 
 class Requests:
     """Makes requests for one endpoint, and learns from its refusals how they must be worded."""
@@ -41,6 +46,8 @@ class Requests:
         if self._connection.record:
             body |= {"logprobs": True, "return_token_ids": True}
         body |= _thinking(sampling.thinking)
+        if sampling.verdict:
+            body |= {"logprobs": True, "top_logprobs": _MOST_ALTERNATIVES, **(self._connection.verdict or {})}
         body |= self._connection.extra or {}
         return {name: value for name, value in body.items() if name not in self._refused}
 
@@ -57,7 +64,7 @@ class Requests:
             _log.warning("%s takes no %s: left out", model, refused)
             self._refused.add(refused)
         if not refusal.is_overflow:
-            self.leave_out(name for name in THINKING if name in f"{refused} {said}")
+            self.leave_out(name for name in THINKING | LOGPROBS if name in f"{refused} {said}")
 
     def leave_out(self, names: Iterable[str]) -> None:
         """Send no request with these fields again."""

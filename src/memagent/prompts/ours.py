@@ -61,11 +61,28 @@ Write a short note of what the text says that helps to answer this question: {{p
 """
 """How a note on a chunk is asked for: with no way out, since small models take every one that is offered."""
 
+VERDICT = f"""\
+{sections(text="chunk")}
+Does the text help to answer the question? Reply Yes or No.
+Question: {{problem}}
+"""
+"""How a verdict on a chunk is asked for: all but the question comes first, so that it is computed once."""
+
+FURTHER = (
+    VERDICT
+    + f"""\
+What is known so far:
+{sections(known="memory")}"""
+)
+"""The same beside what is known, which may name what the question does not."""
+
 _QUESTION = sections(document="memory") + "\nQuestion: {problem}\n"
 
 AUTO = Prompts(
     update=NO_UPDATE,
     note=NOTE,
+    verdict=VERDICT,
+    further=FURTHER,
     answer=_QUESTION + "Answer from the document, in as few words as it needs.\n",
     doubt=_QUESTION
     + f"If the document does not answer it, reply: {NOT_THERE}. "

@@ -34,6 +34,8 @@ _TAG = re.compile(r"</?\s*([^\s<>/](?:[^\s<>]*[^\s<>/])?)/?(?:\s[^<>]*)?>")
 _NEEDED = {
     "update": {"problem", "chunk", "memory"},
     "note": {"problem", "chunk"},
+    "verdict": {"problem", "chunk"},
+    "further": {"problem", "chunk", "memory"},
     "merge": {"problem", "chunk", "memory"},
     "gap": {"problem", "memory"},
     "again": {"problem", "chunk", "memory", "question"},
@@ -45,7 +47,7 @@ _MARK = "mark"
 _ANY_MARK = "xdvupgqbzkwmtj"  # of no document: as many tokens as most marks have
 _SHOWN_CHARACTERS = 30  # of a template that cannot be used
 _NOT_IN_FILES = ("mark", "guards_turns")
-_OPTIONAL = ("note", "doubt", "merge", "gap", "again")
+_OPTIONAL = ("note", "verdict", "further", "doubt", "merge", "gap", "again")
 """Templates that only some workflows have."""
 
 
@@ -78,7 +80,8 @@ class Prompts:
     that they are for, if any. With `asks`, `check` asks about a reply that may not be a memory; a model that
     was trained with these templates needs no such question.
 
-    Some workflows have more: `note`, which asks for a note on a chunk and offers no way out; `doubt`, which
+    Some workflows have more: `note`, which asks for a note on a chunk and offers no way out; `verdict`, which
+    asks whether a chunk helps, Yes or No, and `further`, which asks it beside what is known; `doubt`, which
     asks for the answer if the memory has little of what the problem names, and offers `NOT_THERE` as a reply;
     `merge`, for notes, in the place of the chunk; `gap`, which asks what the memory lacks; and `again`, the
     update of a chunk that is read again for that question.
@@ -95,6 +98,8 @@ class Prompts:
     asks: bool = True
     check: str = CHECK
     note: str = ""
+    verdict: str = ""
+    further: str = ""
     doubt: str = ""
     merge: str = ""
     gap: str = ""
@@ -157,7 +162,7 @@ class Prompts:
     @property
     def bare_text(self) -> str:
         """The longest of the prompts with its slots empty, for counting the fixed tokens."""
-        templates = (self.update, self.note, self.answer, self.doubt, self.merge, self.gap, self.again)
+        templates = (self.update, self.answer, *(getattr(self, name) for name in _OPTIONAL))
         longest = max(map(self._mark, templates), key=len)
         return self.system + _SLOT.sub("", longest) + self.empty_memory
 
@@ -168,6 +173,12 @@ class Prompts:
     def for_note(self, problem: str, chunk: str) -> tuple[Message, ...]:
         """The conversation that takes a note on a chunk."""
         return self._fill(self.note, problem=problem, chunk=chunk)
+
+    def for_verdict(self, problem: str, chunk: str, known: str = "") -> tuple[Message, ...]:
+        """The conversation that asks whether a chunk helps with a problem, beside what is `known`."""
+        if known:
+            return self._fill(self.further, problem=problem, chunk=chunk, memory=known)
+        return self._fill(self.verdict, problem=problem, chunk=chunk)
 
     def for_merge(self, problem: str, notes: str, memory: str) -> tuple[Message, ...]:
         """The conversation that merges notes into the memory."""

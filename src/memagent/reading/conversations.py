@@ -16,6 +16,7 @@ from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
 from memagent.reading.replies import ReplyReader, Verdict, read_plain_note, settle
+from memagent.reading.verdicts import log_odds
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
 
@@ -28,6 +29,7 @@ UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
 
+_SHARE_OF_MEMORY = 0.8  # that one chunk may take: the place of each passage is written beside it
 _MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
@@ -190,6 +192,35 @@ class Reading:
             update = replace(update, completion=replace(update.completion, finish_reason="length"))
         return replace(update, memory=kept)
 
+    async def judge(self, chunk: Chunk, known: str = "") -> Conversations:
+        """Ask whether a chunk helps with the problem, beside what is `known`.
+
+        One conversation, or more if the chunk fits neither the window nor the memory, which may have to hold
+        it. It has no verdict if the engine tells no log-probabilities, or those of other words. Raises
+        `EngineError`.
+        """
+        conversation = None
+        if chunk.tokens <= max(_SHARE_OF_MEMORY * self.budgets.memory_tokens, MIN_CHUNK_TOKENS):
+            try:
+                conversation = await self.judge_text(chunk.shown, known=known)
+            except ContextOverflowError:
+                if chunk.tokens <= MIN_CHUNK_TOKENS:
+                    raise
+        if conversation is None:
+            for half in await asyncio.to_thread(halve, chunk, self.model.count_tokens):
+                async for conversation in self.judge(half, known):
+                    yield conversation
+            return
+        span = chunk.start, chunk.end
+        yield replace(conversation, chunk_index=chunk.index, span=span, source=chunk.source)
+
+    async def judge_text(self, shown: str, memory: str = "", known: str = "") -> Conversation:
+        """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""
+        messages = self.prompts.for_verdict(self.problem, shown, known)
+        completion, seconds = await self._complete(messages, 1, 0, verdict=True)
+        odds = log_odds(completion.alternatives)
+        return Conversation("update", None, messages, completion, memory, seconds=seconds, verdict=odds)
+
     async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
         completion, seconds = await self._complete(messages, max_tokens)
@@ -222,7 +253,11 @@ class Reading:
         return Conversation("answer", None, messages, completion, memory, seconds=seconds, doubtful=doubtful)
 
     async def _complete(
-        self, messages: tuple[Message, ...], max_tokens: int, thought_tokens: int | None = None
+        self,
+        messages: tuple[Message, ...],
+        max_tokens: int,
+        thought_tokens: int | None = None,
+        verdict: bool = False,
     ) -> tuple[Completion, float]:
         """The engine's completion, and how many seconds it took; it thinks if a thought has room."""
         settings = self.settings
@@ -233,6 +268,7 @@ class Reading:
             settings.top_p,
             settings.seed,
             thinking=thought_tokens > 0,
+            verdict=verdict,
         )
         started = time.perf_counter()
         completion = await self.engine.complete(messages, sampling)

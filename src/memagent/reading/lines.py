@@ -72,6 +72,7 @@ def to_json(line: Line) -> dict[str, Any]:
                 "reply": completion.text,
                 "finish_reason": completion.finish_reason,
                 "usage": asdict(completion.usage),
+                **({"alternatives": dict(completion.alternatives)} if completion.alternatives else {}),
             }
         case Overflow():
             return {"type": "overflow", **asdict(line)}
@@ -99,7 +100,8 @@ def from_json(line: Mapping[str, Any]) -> Line:
             case "header":
                 return _header(line)
             case "reply":
-                completion = Completion(line["reply"], line["finish_reason"], usage=Usage(**line["usage"]))
+                told = {"usage": Usage(**line["usage"]), "alternatives": line.get("alternatives", {})}
+                completion = Completion(line["reply"], line["finish_reason"], **told)
                 return Reply(line["prompt_sha256"], completion)
             case "overflow":
                 return Overflow(line["prompt_sha256"], line["error"])

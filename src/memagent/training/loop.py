@@ -18,7 +18,7 @@ from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
 from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.journal import difference
 from memagent.strict import build
-from memagent.training.data import load_data
+from memagent.training.data import Data, load_data
 from memagent.training.export import load_trained
 from memagent.training.metrics import open_metrics
 from memagent.training.optimization.learner import GO_BACK
@@ -34,7 +34,7 @@ from memagent.training.run import (
 )
 from memagent.training.serving import open_server
 from memagent.training.settings import TrainingSettings
-from memagent.training.warm_start import imitate
+from memagent.training.warm_start import imitate, is_file
 
 _MAY_CHANGE: Any = {
     "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
@@ -75,10 +75,13 @@ async def train(
         engine = server.engine if server else local_engine(settings, policy)
         engine.model = replace(engine.model, trained=load_trained(settings))
         try:
+            needs_none = only_warm_start and is_file(settings.warm_start.trajectories)
+            names = settings.data.examples
             run = RunState(
                 settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
                 ranks=ranks, metrics=metrics, files=files,
-                data=load_data(settings.data.examples, settings.seed, engine.model.count_tokens),
+                data=Data([], settings.seed) if needs_none and not names else
+                load_data(names, settings.seed, engine.model.count_tokens),
             )  # fmt: skip
             if state:
                 policy.load_weights(state["weights"])

@@ -26,7 +26,10 @@ _PART = re.compile(r"/part(\d+)\.bin\Z")
 
 @dataclass(frozen=True, slots=True)
 class CatalogueModel:
-    """A GGUF file in `parts` wheels, named `package` and a number from 1; `hub` has it too."""
+    """A GGUF file in `parts` wheels, named `package` and a number from 1; `hub` has it too.
+
+    `verdicts` names an adapter beside this module that was trained to give verdicts with it, if there is one.
+    """
 
     title: str
     licence: str
@@ -37,6 +40,7 @@ class CatalogueModel:
     version: str
     parts: int
     hub: str
+    verdicts: str = ""
 
     @property
     def path(self) -> Path:
@@ -87,6 +91,14 @@ def find_default() -> Path:
         f"no model and no endpoint are set: `memagent models fetch` gets {model.title} "
         f"({model.size_bytes / 1e6:.0f} MB, once); or set `base_url` or `model`"
     )
+
+
+def find_verdicts(path: Path) -> Path | None:
+    """The adapter for verdicts of the model in a file; None if there is none."""
+    names = (
+        it.verdicts for it in MODELS.values() if (it.file, it.size_bytes) == (path.name, path.stat().st_size)
+    )
+    return next((Path(__file__).with_name(name) for name in names if name), None)
 
 
 def list_cached() -> list[CachedModel]:

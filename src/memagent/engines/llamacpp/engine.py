@@ -168,13 +168,14 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     name = name_with(path.stem, adapter)
     threads = settings.threads or available_cores()
     trained = find_trained(path.stem, adapter)
-    start = ServerStart(path, window, slots, threads, key, adapter.path if adapter else None, name)
+    verdicts = None if adapter else catalogue.find_verdicts(path)
+    start = ServerStart(path, window, slots, threads, key, adapter.path if adapter else None, name, verdicts)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
     # A server that is stopped before its loop has begun never ends, so wait until it has done something.
     await asyncio.to_thread(loopback.wait_until_it_works)
     file = f"{path.name}, {path.stat().st_size} bytes"
-    model = Model(name, loopback.count, file, window, slots, trained)
+    model = Model(name, loopback.count, file, window, slots, trained, judges=verdicts is not None)
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
         api_key=key,
@@ -182,6 +183,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
         timeout_seconds=settings.timeout_seconds,
         retries=settings.retries,
         extra=_PLAIN_SAMPLING,
+        verdict={"lora": [{"id": 0, "scale": 1.0}]} if verdicts else None,
         verbatim=True,
         direct=True,  # the environment's proxies must neither carry nor see loopback traffic
     )
@@ -192,7 +194,8 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
 class ServerStart:
     """How to start a server; each of the `slots` has a window of its own.
 
-    Replies call the model by `name`, not by the path of its file.
+    Replies call the model by `name`, not by the path of its file. The adapter for `verdicts` is used only by
+    requests that ask for it.
     """
 
     path: Path
@@ -202,6 +205,7 @@ class ServerStart:
     key: str
     adapter: Path | None = None
     name: str = ""
+    verdicts: Path | None = None
 
 
 def _serve(start: ServerStart) -> Any:
@@ -219,6 +223,8 @@ def parameters(xllamacpp: Any, start: ServerStart) -> Any:
     params.model_alias = {start.name or start.path.stem}
     if start.adapter:
         params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(start.adapter), 1.0)]
+    if start.verdicts:
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(start.verdicts), 0.0)]
     params.n_ctx = start.window_tokens * start.slots  # llama.cpp wants the total of all slots
     params.n_parallel = start.slots
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [start.key]

@@ -22,13 +22,15 @@ from memagent.errors import EngineError
 from memagent.types import Sampling
 
 _SHORT_PROMPT_TOKENS = 512
+_MOST_ALTERNATIVES = 20  # of a verdict, as many as servers tell
 
 
 @dataclass(slots=True, eq=False)
 class DecodingRow:
     """One call, a row of a batch. `finished` is resolved once the row has ended or failed.
 
-    `turn` is how many batches had begun when it came.
+    `turn` is how many batches had begun when it came. `alternatives` are the likeliest first tokens of a
+    verdict with their log-probabilities at temperature 1, likeliest first.
     """
 
     prompt_ids: list[int]
@@ -36,6 +38,7 @@ class DecodingRow:
     finished: asyncio.Future[None]
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    alternatives: list[tuple[int, float]] = field(default_factory=list)
     turn: int = 0
 
     def has_ended(self, stop_ids: frozenset[int]) -> bool:
@@ -91,6 +94,10 @@ class _Batch:
 
     def draw(self) -> None:
         """Draw each row's next token."""
+        for place, row in enumerate(self.rows):
+            if row.sampling.verdict and not row.completion_ids:
+                best = torch.log_softmax(self.logits[place].float(), dim=-1).topk(_MOST_ALTERNATIVES)
+                row.alternatives = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
         steps = self.mask.new_tensor([len(row.completion_ids) for row in self.rows])
         drawn = (part.tolist() for part in sample(self.logits, self.draws, steps))
         for row, token_id, logprob in zip(self.rows, *drawn, strict=True):

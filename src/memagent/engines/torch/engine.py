@@ -119,6 +119,7 @@ class TransformersEngine:
             completion_ids=tuple(row.completion_ids),
             logprobs=tuple(row.logprobs),
             usage=Usage(len(row.prompt_ids), len(row.completion_ids)),
+            alternatives={str(self._tokenizer.decode([it])): value for it, value in row.alternatives[::-1]},
         )
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The default: the whole document in one prompt if it takes at most half the window, else notes.
+"""The default: the whole document in one prompt if it takes at most half the window, else `select`.
 
 Models read less well the fuller their window is, small ones above all: see docs/real-models.md.
 """
@@ -15,7 +15,8 @@ from memagent.prompts import AUTO
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.locating import count_words, falls_short, locate
 from memagent.reading.ranking import Rarity
-from memagent.reading.workflows import notes
+from memagent.reading.workflows.select import WORKFLOW as SELECT
+from memagent.reading.workflows.select import chain, select
 from memagent.reading.workflows.whole import PROMPTS, count_room, join_chunks
 from memagent.types import Chunk
 
@@ -39,7 +40,7 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
-    async with aclosing(notes.notes(reading, _chain(begun, chunks), memory)) as conversations:
+    async with aclosing(select(reading, chain(begun, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
 
@@ -64,11 +65,4 @@ def _is_doubtful(problem: str, chunks: Sequence[Chunk]) -> bool:
     return falls_short(problem, [find.text for find in finds if find], rarity)
 
 
-async def _chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
-    for chunk in begun:
-        yield chunk
-    async for chunk in rest:
-        yield chunk
-
-
-WORKFLOW = replace(notes.WORKFLOW, run=auto, prompts=AUTO)
+WORKFLOW = replace(SELECT, run=auto, prompts=AUTO)

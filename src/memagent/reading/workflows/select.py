@@ -1,0 +1,251 @@
+"""A verdict on every chunk, and a memory of the best of them: the model decides what is kept.
+
+The model is asked of each chunk whether it helps, and what counts is not the word of its reply but how likely
+it was. That costs one token a chunk. The memory holds the best chunks word for word and with their places:
+whole as far as there is room, else the sentences that have most to do with the problem. The answer is made
+from the best chunk, and from those that are nearly as good.
+
+With more `rounds`, all chunks are judged again beside what is known by then, which may name what the problem
+does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import cache
+
+from pydantic import Field
+
+from memagent.concurrency import side_by_side
+from memagent.prompts import AUTO
+from memagent.reading.conversations import Chunks, Conversations, Reading
+from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
+from memagent.reading.locating import count_words, falls_short, locate
+from memagent.reading.ranking import Rarity
+from memagent.reading.sources import Source, Span, source_at
+from memagent.reading.verdicts import YES
+from memagent.reading.workflow import Workflow
+from memagent.reading.workflows import notes
+from memagent.reading.workflows.evidence import Citations
+from memagent.settings import Options, Positive
+from memagent.types import Chunk, Conversation
+
+MAX_KEPT = 8
+"""How many chunks the memory may hold something of."""
+
+MAX_SHOWN = 4
+"""How many chunks the answer is made from at most."""
+
+_AS_GOOD = 1.5  # log-odds below the best verdict: the problem wants several
+_MIN_HELPS = (
+    0.0  # log-odds of the best verdict, below which a model that was trained for them has found nothing
+)
+
+_log = logging.getLogger("memagent")
+
+
+class Verdicts(Options):
+    """How often chunks are judged."""
+
+    rounds: Positive = Field(
+        default=1, description="passes of auto and select; later ones know what was found"
+    )
+
+
+async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
+    """Judge all chunks, keep the best, and answer from the best of these.
+
+    Raises `SettingsError` for a memory that holds anything but passages.
+    """
+    first = await anext(chunks, None)
+    if first is None:  # all were passed over
+        return
+    begun = [conversation async for conversation in reading.judge(first)]
+    if begun[0].verdict is None:
+        _warn_of_words(reading.model.name)
+        async with aclosing(notes.notes(reading, chain([first], chunks), memory)) as conversations:
+            async for conversation in conversations:
+                yield conversation
+        return
+    best = Best(reading)
+    for number, excerpt in enumerate(excerpts_of(memory), 1):
+        yield best.take_excerpt(await reading.judge_text(excerpt.source.excerpt, memory), excerpt, -number)
+    for conversation in begun:
+        yield await asyncio.to_thread(best.take, conversation, first)
+    for number in range(reading.settings.of(Verdicts).rounds):
+        known = best.shown if number else ""
+        async with aclosing(_judge(reading, reading.passes.again() if number else chunks, known)) as judged:
+            async for chunk, held in judged:
+                for conversation in held:
+                    yield await asyncio.to_thread(best.take, conversation, chunk)
+    async for answer in reading.conclude(best.memory, best.shown, best.is_doubtful):
+        yield answer
+
+
+async def _judge(
+    reading: Reading, chunks: Chunks, known: str
+) -> AsyncGenerator[tuple[Chunk, list[Conversation]], None]:
+    """The chunks with the conversations about them, in order; one by one if chunks are screened."""
+
+    async def judge(chunk: Chunk) -> tuple[Chunk, list[Conversation]]:
+        if not chunk.text.strip():
+            return chunk, []
+        return chunk, [conversation async for conversation in reading.judge(chunk, known)]
+
+    calls = 1 if reading.settings.screen else reading.model.calls
+    async with aclosing(side_by_side(judge, chunks, calls)) as judged:
+        async for one in judged:
+            yield one
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the memory may hold of a chunk: the `whole`, or the `sentences` most to do with the problem."""
+
+    verdict: float
+    whole: tuple[Source, ...]
+    sentences: tuple[Source, ...]
+
+
+class Best:
+    """The best chunks so far, within the memory's budget. Its methods block."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._judged: dict[int, Judged] = {}  # by the chunk's index; below 0 what the read started from
+        self._held: list[tuple[Judged, tuple[Source, ...]]] = []  # what the memory has of them, best first
+        self._rarity, self._counted = Rarity(), -1
+        self.memory = ""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether what is held has too little of what the problem says; a trained verdict is enough."""
+        if self._reading.model.judges:
+            return False
+        return falls_short(self._reading.problem, [_join(sources) for _, sources in self._held], self._rarity)
+
+    @property
+    def shown(self) -> str:
+        """What the answer is made from: the best, and what is nearly as good, in the document's order."""
+        least = max((judged.verdict for judged, _ in self._held), default=0.0) - _AS_GOOD
+        best = _sort(sources for judged, sources in self._held[:MAX_SHOWN] if judged.verdict >= least)
+        several = len({source.file for sources in best for source in sources}) > 1
+        return "\n\n".join(
+            "\n".join(
+                f"{source.file}:\n{source.excerpt}" if several else source.excerpt for source in sources
+            )
+            for sources in best
+        )
+
+    def take(self, conversation: Conversation, chunk: Chunk) -> Conversation:
+        """Keep the chunk if it is among the best; returns the conversation with the memory as it is then."""
+        if chunk.index > self._counted:
+            count_words(chunk, self._rarity)
+            self._counted = chunk.index
+        verdict = self._verdict_of(conversation)
+        before = self._judged.get(chunk.index)
+        if verdict is not None and (before is None or verdict > before.verdict):
+            span = conversation.span or (chunk.start, chunk.end)
+            found = locate("", self._reading.problem, chunk, span, self._rarity)
+            self._keep(chunk.index, Judged(verdict, _whole(chunk, span), found.sources if found else ()))
+        return replace(conversation, memory=self.memory)
+
+    def take_excerpt(self, conversation: Conversation, excerpt: Excerpt, number: int) -> Conversation:
+        """Keep a passage that the read started from."""
+        verdict = self._verdict_of(conversation)
+        if verdict is not None:
+            self._keep(number, Judged(verdict, (excerpt.source,), ()))
+        return replace(conversation, memory=self.memory)
+
+    def _verdict_of(self, conversation: Conversation) -> float | None:
+        """The verdict; None if the chunk does not help, as far as can be relied on.
+
+        In training, whose sampled words are what is rewarded, the word that was drawn decides.
+        """
+        verdict, reading = conversation.verdict, self._reading
+        if reading.settings.temperature > 0 and not reading.prompts.asks:
+            return verdict if conversation.completion.text.strip() == YES else None
+        return None if reading.model.judges and verdict is not None and verdict < _MIN_HELPS else verdict
+
+    def _keep(self, number: int, judged: Judged) -> None:
+        self._judged[number] = judged
+        ranked = sorted(self._judged, key=lambda key: (-self._judged[key].verdict, key))
+        for worst in ranked[MAX_KEPT:]:
+            del self._judged[worst]
+        if number in self._judged:
+            self._fit([self._judged[key] for key in ranked[:MAX_KEPT]])
+
+    def _fit(self, ranked: Sequence[Judged]) -> None:
+        """Hold the best whole, something of as many others as fit, and of these as many whole as fit."""
+        held = dict[int, tuple[Source, ...]]()
+        for place, judged in enumerate(ranked):
+            something = judged.sentences or judged.whole
+            for sources in (judged.whole, something) if place == 0 else (something,):
+                if place not in held and self._fits(held | {place: sources}):
+                    held[place] = sources
+        for place, judged in enumerate(ranked):
+            if place in held and self._fits(held | {place: judged.whole}):
+                held[place] = judged.whole
+        self._held = [(ranked[place], sources) for place, sources in held.items()]
+        self.memory = _write(held.values())
+
+    def _fits(self, held: Mapping[int, tuple[Source, ...]]) -> bool:
+        return self._reading.fits_memory(_write(held.values()))
+
+
+def _whole(chunk: Chunk, span: Span) -> tuple[Source, ...]:
+    """A chunk, or what is within a span of it, as passages of one file and page each."""
+    sources = []
+    for part in chunk.parts:
+        start, end = max(part.start, span[0]), min(part.end, span[1])
+        text = chunk.text[start - chunk.start : end - chunk.start]
+        if text.strip():
+            start += len(text) - len(text.lstrip())
+            sources.append(source_at(chunk, start, start + len(text.strip())))
+    return tuple(sources)
+
+
+def _write(held: Iterable[tuple[Source, ...]]) -> str:
+    return memory_of(Excerpt(source) for sources in _sort(held) for source in sources)
+
+
+def _sort(held: Iterable[tuple[Source, ...]]) -> list[tuple[Source, ...]]:
+    """In the document's order; what the read started from comes first."""
+    return sorted((sources for sources in held if sources), key=lambda sources: sources[0].at or -1)
+
+
+def _join(sources: Iterable[Source]) -> str:
+    return "\n".join(source.excerpt for source in sources)
+
+
+async def chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
+    """Chunks that were taken already, and the rest."""
+    for chunk in begun:
+        yield chunk
+    async for chunk in rest:
+        yield chunk
+
+
+@cache
+def _warn_of_words(model: str) -> None:
+    """Say, once for each model, that words decide."""
+    _log.warning(
+        "%s tells no log-probabilities: what is kept is chosen by the words of notes on all chunks", model
+    )
+
+
+WORKFLOW = Workflow(
+    select,
+    replace(AUTO, workflow="select"),
+    templates=True,
+    screens=True,
+    keeps_memory=True,
+    chunk_tokens=notes.NOTED_TOKENS,
+    provenance=Citations,
+    shown=notes.shown_of,
+    options=Verdicts,
+)

@@ -1,0 +1,180 @@
+"""A verdict on every chunk: what the model says helps is kept, whatever words it shares with the question."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from pathlib import Path
+
+import pytest
+
+from facts import run, section
+from function_engine import FunctionEngine
+from memagent import Completion, Conversation, Read, ReadSettings, Result, open_document, text_document
+from memagent.concurrency import drain
+from memagent.documents.tokens import estimate_tokens
+from memagent.reading.excerpts import excerpts_of
+from memagent.reading.verdicts import log_odds
+from memagent.types import ESTIMATE
+
+PROBLEM = "Which instruments does the teacher own?"
+FACTS = (
+    "A cello stands in the hall of Ida Berg.",
+    "She has bought a flute.",
+    "An old harp came from her aunt.",
+)
+TRAP = "The teacher does own no instruments, which instruments does any teacher own?"
+DOCUMENT = "\n\n".join(
+    f"Rain fell on hill {place}. Sheep went by road {place}. A cart stood near barn {place}. {more}"
+    for place, more in enumerate(["", FACTS[0], "", TRAP, FACTS[1], "", FACTS[2], ""])
+)
+SETTINGS = ReadSettings(workflow="select", chunk_tokens=40, memory_tokens=200, answer_tokens=40)
+INSTRUMENTS = ("cello", "flute", "harp")
+
+
+def say(odds: float) -> Completion:
+    """A verdict with these log-odds."""
+    no = -math.log1p(math.exp(odds))
+    told = {"Yes": odds + no, "No": no, " yes": -30.0}
+    return Completion("Yes" if odds > 0 else "No", "length", alternatives=told)
+
+
+def judge(text: str, known: str = "") -> float:
+    """The log-odds of a model that knows what an instrument is."""
+    return max((4.0 - number for number, it in enumerate(INSTRUMENTS) if it in text), default=-5.0)
+
+
+def reader(judges: bool = True, calls: int = 4, verdict: object = judge) -> FunctionEngine:
+    """Gives verdicts, and answers with the instruments that it is shown."""
+
+    def reply(prompt: str) -> Completion | str:
+        if text := section(prompt, "text"):
+            return say(verdict(text, section(prompt, "known"))) if callable(verdict) else "No"
+        return ", ".join(it for it in INSTRUMENTS if it in section(prompt, "document"))
+
+    return FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE, calls=calls, judges=judges)
+
+
+def read(
+    engine: FunctionEngine | None = None, text: str = DOCUMENT, **settings: object
+) -> tuple[Result, list[Conversation]]:
+    return run(
+        engine or reader(), text_document(text, "a.txt"), SETTINGS.replace(**settings), problem=PROBLEM
+    )
+
+
+def test_the_model_decides_what_is_kept_and_words_do_not() -> None:
+    engine = reader()
+    result, (*updates, answer) = read(engine)
+    assert (result.found, result.doubtful, result.answer) == (True, False, "cello, flute")
+    assert all(it.kind == "update" and it.verdict is not None for it in updates)
+    assert all(it.verdict and it.max_tokens == 1 for it in engine.samplings[:-1])
+    assert not engine.samplings[-1].verdict
+    assert all(fact in result.memory for fact in FACTS)
+    kept = [it.source for it in excerpts_of(result.memory)]
+    assert all(DOCUMENT[it.start : it.end] == it.excerpt and it.file == "a.txt" for it in kept)
+    assert TRAP not in section(answer.messages[-1].content, "document")
+
+
+def test_the_answer_is_made_from_the_best_and_what_is_nearly_as_good() -> None:
+    _, (*_, answer) = read()
+    shown = section(answer.messages[-1].content, "document")
+    assert FACTS[0] in shown and FACTS[1] in shown and FACTS[2] not in shown  # 4.0, 3.0 and 2.0
+
+
+def test_nothing_is_answered_where_a_trained_model_says_that_nothing_helps() -> None:
+    result, conversations = read(reader(verdict=lambda *_: -0.5))
+    assert (result.found, {it.kind for it in conversations}) == (False, {"update"})
+    result, conversations = read(reader(judges=False, verdict=lambda *_: -0.5))
+    assert conversations[-1].kind == "answer"  # only the order of its verdicts can be relied on
+    assert conversations[-1].doubtful == result.doubtful
+
+
+def test_the_memory_stays_within_its_budget_and_the_best_is_whole() -> None:
+    result, _ = read(memory_tokens=60)
+    assert estimate_tokens(result.memory) <= 60
+    assert FACTS[0] in result.memory
+
+
+def test_a_second_round_sees_what_is_known() -> None:
+    def verdict(text: str, known: str) -> float:
+        if "cello" in text:
+            return 3.0
+        return 6.0 if "harp" in text and "cello" in known else -5.0
+
+    result, conversations = read(reader(verdict=verdict), rounds=2)
+    assert (result.answer, len(conversations)) == ("harp", 2 * 7 + 1)
+    once, _ = read(reader(verdict=verdict))
+    assert once.answer == "cello"
+
+
+def test_verdicts_are_given_side_by_side_and_kept_in_order() -> None:
+    alone, several = reader(calls=1), reader(calls=4)
+    assert [it.memory for it in read(alone)[1]] == [it.memory for it in read(several)[1]]
+
+
+def test_a_read_resumes_and_pays_for_no_verdict_again(tmp_path: Path) -> None:
+    trace = tmp_path / "read.jsonl"
+    first = reader()
+    whole = run(first, text_document(DOCUMENT, "a.txt"), SETTINGS, problem=PROBLEM, trace=trace)
+    again = reader()
+    result = run(again, text_document(DOCUMENT, "a.txt"), SETTINGS, problem=PROBLEM, trace=trace, resume=True)
+    assert again.prompts == []
+    assert result[0].memory == whole[0].memory
+    assert [it.verdict for it in result[1]] == [it.verdict for it in whole[1]]
+
+
+def test_an_engine_that_tells_no_probabilities_notes_on_every_chunk_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = FunctionEngine(
+        lambda prompt: "Rain on hill 3." if section(prompt, "text") else "rain",
+        count_tokens=estimate_tokens, tokenizer=ESTIMATE, name="silent",
+    )  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        result, _ = read(engine)
+    assert result.answer == "rain"
+    assert "silent tells no log-probabilities" in caplog.text
+    assert sum(it.verdict for it in engine.samplings) == 1
+
+
+def test_in_training_the_word_that_was_drawn_decides() -> None:
+    def reply(prompt: str) -> Completion | str:
+        if text := section(prompt, "text"):
+            drawn = "Yes" if "cello" in text or "harp" in text else "No"
+            return Completion(drawn, "length", alternatives={"Yes": -0.7, "No": -0.7})
+        return ", ".join(it for it in INSTRUMENTS if it in section(prompt, "document"))
+
+    engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE)
+    document, settings = text_document(DOCUMENT, "a.txt"), SETTINGS.replace(temperature=1.0)
+    sampled = Read(PROBLEM, document, engine, settings, asks=False)
+    asyncio.run(drain(aiter(sampled)))
+    assert sampled.answer == "cello, harp"
+
+
+def test_files_are_told_apart(tmp_path: Path) -> None:
+    for name, fact in zip("abc", FACTS, strict=True):
+        (tmp_path / f"{name}.txt").write_text(f"Rain fell on {name}. {fact} Sheep went by.")
+    engine = reader()
+
+    async def main() -> str:
+        read = Read(PROBLEM, open_document(tmp_path), engine, SETTINGS.replace(chunk_tokens=500))
+        return [it async for it in read][-1].messages[-1].content
+
+    shown = section(asyncio.run(main()), "document")
+    assert "a.txt" in shown and "c.txt" in shown
+
+
+@pytest.mark.parametrize(
+    ("told", "odds"),
+    [
+        ({"Yes": -0.1, "No": -2.4}, 2.3),
+        ({"Yes": math.log(0.3), " yes": math.log(0.2), "NO": math.log(0.25)}, math.log(2)),
+        ({"Yes": -0.01, "Sure": -5.0}, 4.99),
+        ({"Maybe": -0.1, "Sure": -3.0}, None),
+        ({}, None),
+    ],
+)
+def test_log_odds(told: dict[str, float], odds: float | None) -> None:
+    assert log_odds(told) == (odds if odds is None else pytest.approx(odds))
