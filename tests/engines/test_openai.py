@@ -155,6 +155,45 @@ def test_ids_and_logprobs_are_asked_for_only_to_record(serve: Serve) -> None:
     assert "return_token_ids" not in server.asked[0]
 
 
+VERDICT = Sampling(1, verdict=True)
+
+
+def tell_alternatives(completion: dict[str, Any]) -> None:
+    """As OpenAI, vLLM, SGLang, llama.cpp and Ollama tell the alternatives to a token."""
+    told = [{"token": word, "logprob": odds, "bytes": []} for word, odds in (("Yes", -0.5), ("No", -1.5))]
+    first = {"token": "Yes", "logprob": -0.5, "top_logprobs": told}
+    completion["choices"][0]["logprobs"] = {"content": [first]}
+
+
+def test_a_verdict_comes_with_its_alternatives(serve: Serve) -> None:
+    server = serve(echo, lasting_fault(Fault(spoil=tell_alternatives)))
+    told = ask(server, sampling=VERDICT, verdict={"lora": [{"id": 0, "scale": 1.0}]})
+    assert told.alternatives == {"Yes": -0.5, "No": -1.5}
+    asked = server.asked[0]
+    assert (asked["logprobs"], asked["top_logprobs"], asked["max_tokens"]) == (True, 20, 1)
+    assert asked["lora"] == [{"id": 0, "scale": 1.0}]
+    assert ask(server, verdict={"lora": []}).alternatives == {}
+    assert not {"lora", "logprobs", "top_logprobs"} & server.asked[1].keys()
+
+
+@pytest.mark.parametrize("words", ["logprobs is not supported here", "Extra inputs are not permitted"])
+def test_an_endpoint_that_refuses_to_tell_probabilities_is_asked_once(words: str, serve: Serve) -> None:
+    def plan(digest: str, attempt: int) -> Fault | None:
+        body = next(it.body for it in reversed(server.requests) if it.digest == digest)
+        return refusal(400, words) if "top_logprobs" in body else None
+
+    server = serve(echo, plan)
+
+    async def two_calls() -> list[Completion]:
+        engine = OpenAIEngine(model_named("test-model"), Connection(base_url=server.base_url))
+        made = [await engine.complete(PROMPT, VERDICT) for _ in range(2)]
+        await engine.aclose()
+        return made
+
+    assert [it.alternatives for it in asyncio.run(two_calls())] == [{}, {}]
+    assert ["top_logprobs" in it for it in server.asked] == [True, False, False]
+
+
 @pytest.mark.parametrize("kind", PASSING_FAULTS)
 def test_what_may_pass_is_tried_again(kind: str, serve: Serve) -> None:
     fault = PASSING_FAULTS[kind]

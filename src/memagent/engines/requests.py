@@ -46,9 +46,9 @@ class Requests:
         if self._connection.record:
             body |= {"logprobs": True, "return_token_ids": True}
         body |= _thinking(sampling.thinking)
+        body |= self._connection.extra or {}
         if sampling.verdict:
             body |= {"logprobs": True, "top_logprobs": _MOST_ALTERNATIVES, **(self._connection.verdict or {})}
-        body |= self._connection.extra or {}
         return {name: value for name, value in body.items() if name not in self._refused}
 
     def adapt(self, model: str, refusal: Refusal) -> None:
@@ -64,7 +64,8 @@ class Requests:
             _log.warning("%s takes no %s: left out", model, refused)
             self._refused.add(refused)
         if not refusal.is_overflow:
-            self.leave_out(name for name in THINKING | LOGPROBS if name in f"{refused} {said}")
+            named = [name for name in THINKING | LOGPROBS if name in f"{refused} {said}"]
+            self.leave_out(LOGPROBS.union(named) if LOGPROBS.intersection(named) else named)
 
     def leave_out(self, names: Iterable[str]) -> None:
         """Send no request with these fields again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pytest
 
 from memagent.engines import open_engine as open_any
 from memagent.engines.gguf_files import read_window
+from memagent.engines.llamacpp import catalogue
 from memagent.engines.llamacpp.engine import LlamaCppEngine, Loopback, open_llamacpp
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.engines.refusals import RefusedError
@@ -377,6 +379,49 @@ def header_only(path: Path, architecture: str = "llama", window: int | None = 40
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_adapter(path: Path, layer: int = 0) -> Path:
+    """A LoRA of rank 2 for SmolLM2's first attention, large enough to be felt."""
+    source = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 64.0)
+    for part, shape in (("a", (2, 576)), ("b", (576, 2))):
+        values = source.standard_normal(shape).astype(np.float32)
+        writer.add_tensor(f"blk.{layer}.attn_output.weight.lora_{part}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_verdict_is_given_with_the_adapter_for_verdicts_and_all_else_without(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, plain = user("Is rain wet? Reply Yes or No."), Sampling(4)
+
+    async def ask() -> tuple[bool, dict[str, float], str]:
+        async with opened(model) as engine:
+            told = await engine.complete(prompt, Sampling(1, verdict=True))
+            return engine.model.judges, dict(told.alternatives), (await engine.complete(prompt, plain)).text
+
+    judges, before, text = asyncio.run(ask())
+    assert not judges
+    assert len(before) == 20
+    assert 0.1 < sum(map(math.exp, before.values())) < 1.001
+    known = next(iter(catalogue.MODELS.values()))
+    ours = replace(
+        known, file=model.name, size_bytes=model.stat().st_size,
+        verdicts=str(write_adapter(tmp_path / "verdicts.gguf")),
+    )  # fmt: skip
+    monkeypatch.setitem(catalogue.MODELS, "ours", ours)
+    judges, after, same = asyncio.run(ask())
+    assert judges
+    assert after != before
+    assert same == text
 
 
 def test_the_window_is_read_from_the_header(tmp_path: Path, model: Path) -> None:

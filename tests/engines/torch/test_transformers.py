@@ -65,6 +65,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 TEXTS = ("a", "the cat sat on the mat", "forty-two and a half, " * 6, "why?")
+VERDICT = Sampling(1, verdict=True)
 GREEDY = Sampling(max_tokens=12)
 
 
@@ -267,6 +268,16 @@ def test_logprobs_are_those_of_one_forward_pass_before_top_p(
         assert len(completion.logprobs) == len(completion.completion_ids) > 0
         wanted = logprobs_of(model, completion, temperature)
         assert completion.logprobs == pytest.approx(wanted, abs=1e-4)
+
+
+def test_a_verdict_comes_with_its_alternatives(engine: TransformersEngine, model: Any) -> None:
+    plain, told = complete(engine, TEXTS[:1], Sampling(1))[0], complete(engine, TEXTS[:1], VERDICT)[0]
+    assert (plain.alternatives, told.completion_ids) == ({}, plain.completion_ids)
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(torch.tensor([told.prompt_ids])).logits[0, -1], dim=-1)
+    likeliest = logprobs.topk(20).values.tolist()
+    assert max(told.alternatives.values()) == pytest.approx(likeliest[0], abs=1e-4)
+    assert min(told.alternatives.values()) >= likeliest[-1] - 1e-4
 
 
 @pytest.mark.parametrize("as_list", [False, True])

@@ -95,10 +95,9 @@ def find_default() -> Path:
 
 def find_verdicts(path: Path) -> Path | None:
     """The adapter for verdicts of the model in a file; None if there is none."""
-    names = (
-        it.verdicts for it in MODELS.values() if (it.file, it.size_bytes) == (path.name, path.stat().st_size)
-    )
-    return next((Path(__file__).with_name(name) for name in names if name), None)
+    size = path.stat().st_size
+    models = (it for it in MODELS.values() if (it.file, it.size_bytes) == (path.name, size) and it.verdicts)
+    return next((Path(__file__).parent / model.verdicts for model in models), None)
 
 
 def list_cached() -> list[CachedModel]:

@@ -182,12 +182,20 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
         concurrency=slots,
         timeout_seconds=settings.timeout_seconds,
         retries=settings.retries,
-        extra=_PLAIN_SAMPLING,
-        verdict={"lora": [{"id": 0, "scale": 1.0}]} if verdicts else None,
+        extra=_PLAIN_SAMPLING | (_with_adapter(0.0) if verdicts else {}),
+        verdict=_with_adapter(1.0) if verdicts else None,
         verbatim=True,
         direct=True,  # the environment's proxies must neither carry nor see loopback traffic
     )
     return LlamaCppEngine(server, OpenAIEngine(model, connection), loopback)
+
+
+def _with_adapter(scale: float) -> dict[str, Any]:
+    """The field that scales the adapter for verdicts.
+
+    A request that leaves it out would take over what an adapter has computed of the same beginning.
+    """
+    return {"lora": [{"id": 0, "scale": scale}]}
 
 
 @dataclass(frozen=True, slots=True)
