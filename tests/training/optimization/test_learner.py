@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from memagent.types import (  # noqa: E402
     TrainingSequence,
     Trajectory,
 )
-from training.tiny import gradients, group, llama, policy, tokens  # noqa: E402
+from training.tiny import VOCABULARY, gradients, group, llama, policy, tokens  # noqa: E402
 
 LAYOUTS = ("shared", "packed", "padded")
 PRESET = Path(__file__).parents[3] / "presets" / "tiny.toml"
@@ -364,3 +365,30 @@ def test_no_units_are_dropped_out_since_none_were_in_sampling(checkpointed: bool
         assert any(module.training for module in trained.network.modules()) == checkpointed
         assert torch.equal(sampled, trained.values(batch).logprobs)
     assert not any(module.training for module in trained.network.modules())
+
+
+def test_verdicts_of_all_attempts_share_one_pass_over_the_chunks() -> None:
+    """The chunks of a document do not depend on the attempt, so only what was drawn differs."""
+    source, attempts, chunks = random.Random(0), 8, 3
+    prompts = [tuple(source.choices(range(1, VOCABULARY), k=30)) for _ in range(chunks)]
+    verdicts = [
+        TrainingSequence(prompt, (source.choice((5, 7)),), (source.uniform(-1, -0.1),), advantage)
+        for advantage in (source.uniform(-1, 1) for _ in range(attempts))
+        for prompt in prompts
+    ]
+    (batch,) = batches(verdicts, "shared", 4096)
+    assert batch.input_ids.numel() <= chunks * (30 + 3)  # and not attempts times as much
+    assert batch.tokens == attempts * chunks * 31
+
+    trained, total = policy(), len(verdicts)
+    for verdict in verdicts:  # the plain loop: one sequence at a time
+        ids = torch.tensor([verdict.prompt_ids])
+        logprobs = torch.log_softmax(trained.network(ids).logits[0, -1], dim=-1)
+        ratio = torch.exp(logprobs[verdict.completion_ids[0]] - verdict.old_logprobs[0])
+        low, high = 1 - NO_KL.clip_low, 1 + NO_KL.clip_high
+        gain = torch.minimum(ratio * verdict.advantage, ratio.clamp(low, high) * verdict.advantage)
+        if verdict.advantage < 0:
+            gain = torch.maximum(gain, torch.tensor(NO_KL.dual_clip * verdict.advantage))
+        (-gain / total).backward()
+    plain = gradients(trained)
+    assert (gradient(verdicts) - plain).norm() < 1e-6 * plain.norm()
