@@ -96,7 +96,7 @@ def command(
     asked_for, paths = _questions_and_paths([*question, *_lines(questions)], words)
     if each.pop("each"):
         if not each["ray"]:  # the machines of a cluster have their own servers and caches
-            settings = with_found_model(settings, quiet)
+            settings = with_found_model(settings, quiet, dry_run)
         survey = Survey(
             problems=tuple(asked_for),
             paths=tuple(paths),
@@ -118,7 +118,7 @@ def command(
     document = open_document(*paths, follow_links=follow_links)
     warn_left_out(document.skipped)
     _warn_of_guesses(document)
-    settings = with_found_model(settings, quiet)
+    settings = with_found_model(settings, quiet, dry_run)
     if dry_run:
         warn_left_out(asyncio.run(dry_run_questions(asked_for, document, settings, as_json)))
         return 0
