@@ -199,6 +199,11 @@ class ReadSettings(StrictModel):
         """The settings of this kind that only some workflows have."""
         return kind(**{name: value for name, value in self.options.items() if name in kind.model_fields})
 
+    def given(self) -> dict[str, Any]:
+        """What was set, by name, as `load_settings` takes it."""
+        names = sorted(self.model_fields_set - {"options"})
+        return {name: getattr(self, name) for name in names} | dict(self.options)
+
     def fill_from(self, trained: Trained) -> Self:
         """These settings, with those that nobody has set as the model was trained. Raises `SettingsError`."""
         unset = trained.settings.keys() - self.model_fields_set
