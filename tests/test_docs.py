@@ -122,8 +122,12 @@ def said_commands() -> Iterator[object]:
 def test_commands_and_their_flags_exist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if words[0] == "train" and words[1] not in _VERBS:
         words = ["train", "run", *words[1:]]
-    main([*words[: 2 if words[0] in ("data", "models", "train", "notes") else 1], "--help"])
+    command = words[: 2 if words[0] in ("data", "models", "train", "notes") else 1]
+    main([*command, "--help"])
     known = re.findall(r"--[a-z0-9-]+", capsys.readouterr().out)
+    if "--help-all" in known:
+        main([*command, "--help-all"])
+        known = re.findall(r"--[a-z0-9-]+", capsys.readouterr().out)
     assert {word for word in words if word.startswith("--")} - {*known} == set()
 
 

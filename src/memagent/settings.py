@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import platformdirs
 from pydantic import (
     Field,
+    PrivateAttr,
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
@@ -82,6 +83,13 @@ class EngineSettings(StrictModel):
     connect_seconds: float = _field(10.0, "how long connecting may take", gt=0)
     retries: int = _field(6, "how many times a failed call is retried", ge=0)
     discover: bool = _field(True, "whether to look for a model server on this machine")
+
+    _base_url_set_by: str = PrivateAttr("")
+
+    @property
+    def base_url_set_by(self) -> str:
+        """What set `base_url`, in words: a variable, a file, `base_url` itself; empty if nobody knows."""
+        return self._base_url_set_by
 
     @field_validator("engine")
     @classmethod
@@ -191,6 +199,11 @@ class ReadSettings(StrictModel):
         """The settings of this kind that only some workflows have."""
         return kind(**{name: value for name, value in self.options.items() if name in kind.model_fields})
 
+    def given(self) -> dict[str, Any]:
+        """What was set, by name, as `load_settings` takes it."""
+        names = sorted(self.model_fields_set - {"options"})
+        return {name: getattr(self, name) for name in names} | dict(self.options)
+
     def fill_from(self, trained: Trained) -> Self:
         """These settings, with those that nobody has set as the model was trained. Raises `SettingsError`."""
         unset = trained.settings.keys() - self.model_fields_set
@@ -266,7 +279,20 @@ def load_settings(
         values.pop("base_url", None)  # meant for other calls
     if values.get("base_url") == (environment.get("OPENAI_BASE_URL") or None):
         values.setdefault("api_key", environment.get("OPENAI_API_KEY") or None)
-    return _build(values, "environment")
+    settings = _build(values, "environment")
+    setters = [place for place, found in places.items() if "base_url" in found]
+    if setters and settings.engine.base_url:
+        settings.engine._base_url_set_by = _setter(setters[-1], environment)
+    return settings
+
+
+def _setter(place: str, environment: Mapping[str, str]) -> str:
+    """What set `base_url`, as `EngineSettings.base_url_set_by` says it."""
+    if place == _ARGUMENTS:
+        return "`base_url`"
+    if place == "environment":
+        return "MEMAGENT_BASE_URL" if environment.get("MEMAGENT_BASE_URL") else "OPENAI_BASE_URL"
+    return f"base_url in {place}"
 
 
 def _build(values: Mapping[str, Any], place: str) -> Settings:

@@ -452,6 +452,31 @@ def test_a_dry_run_asks_no_model(
     assert f"at most: {result['calls']} calls, " in told
 
 
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--model", "qwen2.5-coder-0.5b"], ["--model", "hf:a/b"], ["--base-url", "http://127.0.0.1:9/v1"]],
+)
+@pytest.mark.parametrize("each", [[], ["--each", "--out", "table.csv"]])
+def test_a_dry_run_estimates_where_there_is_no_model(
+    story: Path,
+    words: list[str],
+    each: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MEMAGENT_RETRIES", "0")
+    assert main(["ask", "Which facts?", str(story), "--dry-run", *words, *each]) == 0
+    out, err = capsys.readouterr()
+    assert "calls, " in out and "token counts are estimates" in out
+    assert "estimated for a model with a window of 8,192 tokens" in err
+    assert ("nothing listens" if "--base-url" in words else "no model is fetched yet") in err
+
+
+def test_a_dry_run_does_not_pass_over_a_wrong_model(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "Which facts?", str(story), "--dry-run", "--model", "gone.gguf"]) == 2
+    assert "gone.gguf" in capsys.readouterr().err
+
+
 def test_a_dry_run_says_whether_the_allowed_calls_suffice(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

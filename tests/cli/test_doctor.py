@@ -29,6 +29,38 @@ def test_a_dead_endpoint_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert "wrong: " in capsys.readouterr().out
 
 
+DEAD = "http://127.0.0.1:9/v1"
+
+
+@pytest.mark.parametrize(
+    "command", [["doctor"], ["ask", "What?", "a.txt"], ["ask", "--each", "What?", "a.txt", "--out", "t.csv"]]
+)
+@pytest.mark.parametrize("setter", ["OPENAI_BASE_URL", "MEMAGENT_BASE_URL", "--base-url", "config.toml"])
+def test_what_set_a_dead_address_is_said(
+    setter: str,
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("A hat.")
+    Path("config.toml").write_text(f'base_url = "{DEAD}"')
+    monkeypatch.setenv("MEMAGENT_RETRIES", "0")
+    flags = {"--base-url": ["--base-url", DEAD], "config.toml": ["--config", "config.toml"]}.get(setter, [])
+    if setter.isupper():
+        monkeypatch.setenv(setter, DEAD)
+    assert main([*command, *flags]) in (2, 3)
+    told = " ".join("".join(capsys.readouterr()).split())
+    how = {"--base-url": "leave it out", "config.toml": "remove it there"}.get(setter, f"unset {setter}")
+    where = f"base_url in {setter}" if setter == "config.toml" else setter
+    assert (
+        f"nothing listens at {DEAD}" in told
+        and f"the address is set by {where}: correct it, or {how}" in told
+    )
+    assert "a model found on this machine" in told and "offers to fetch" in told
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -62,6 +62,16 @@ def test_a_dry_run_says_what_it_costs_at_most(
     assert not Path("rows").exists() and not server.asked
 
 
+def test_a_dry_run_estimates_where_there_is_no_model(
+    examples: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in (["--examples", examples], ["--task", "niah_single_1", "--length", "1024", "--count", "1"]):
+        assert main(["eval", *asked, "--workflow", "full", "--out", "rows", "--dry-run"]) == 0
+        out, err = capsys.readouterr()
+        assert "at most for all attempts" in out and "token counts are estimates" in out
+        assert "no model is fetched yet\nestimated" in err
+
+
 def test_quiet_says_nothing_on_stderr(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--quiet"]) == 0
     assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,40 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert out.startswith(f"Usage: memagent {command}") and err == ""
 
 
+def options(listed: str) -> set[str]:
+    """The options in a list of them."""
+    return set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", listed, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (
+            "ask",
+            "--question --json --continue --resume --dry-run --each --out --quiet --model --base-url --cite",
+        ),
+        ("eval", "--task --length --examples --workflow --count --out --resume --dry-run --model --base-url"),
+        ("serve", "--host --port --keys --data --quiet --model --base-url"),
+        ("mcp", "--folder --http --port --keys --notebooks --quiet --model --base-url"),
+        ("doctor", "--model --base-url"),
+        ("notes add", "--text --json --notebooks --quiet --model --base-url"),
+    ],
+)
+def test_help_lists_what_most_need_and_help_all_the_rest(
+    command: str, needed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out.partition("\nOptions:\n")[2]
+    listed = options(out)
+    assert {*needed.split(), "--help-all"} <= listed and len(listed) <= 14
+    more = re.search(rf"memagent {command} --help-all lists (\d+) more options", " ".join(out.split()))
+    assert main([*command.split(), "--help-all"]) == 0
+    all_listed = options(capsys.readouterr().out.partition("\nOptions:\n")[2])
+    assert more and len(all_listed) == len(listed) + int(more[1]) and listed < all_listed
+
+
 def test_settings_stand_under_their_headings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ask", "--help"]) == 0
+    assert main(["ask", "--help-all"]) == 0
     own, _, rest = capsys.readouterr().out.partition("How a model is reached:")
     engine, _, read = rest.partition("How a document is read:")
     for name, (part, _) in settings_by_name().items():

@@ -16,6 +16,7 @@ import click
 
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
+from memagent.cli.follow_up import check_words, documents_of, last_read, settings_of, warn_of_another
 from memagent.cli.messages import citations, exit_code, print_error, say, say_json, warn, warn_left_out
 from memagent.cli.models import with_found_model
 from memagent.cli.previews import dry_run_questions
@@ -26,6 +27,7 @@ from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
+from memagent.reading.lines import Header
 from memagent.reading.locating import find_sources
 from memagent.reading.lockstep import Seat, Together
 from memagent.reading.progress import Result
@@ -50,7 +52,10 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a command line asks for; `passes` are those of reads that have ended, over the document."""
+    """What a command line asks for, with the read that it follows up, if any.
+
+    `passes` are those of reads that have ended, over the document.
+    """
 
     questions: Sequence[str]
     document: Document
@@ -59,6 +64,7 @@ class _Asked:
     resume: bool
     spending: Spending
     display: ReadDisplay
+    before: Header | None = None
     passes: list[Pass] = field(default_factory=list)
 
 
@@ -70,6 +76,8 @@ class _Asked:
 @click.option("--trace", type=PATH, metavar="FILE", help="where to keep the journal (in the cache); "
               "with --each, the folder for all of them")  # fmt: skip
 @click.option("--resume", is_flag=True, help="continue an interrupted read")
+@click.option("--continue", "follow_up", is_flag=True,
+              help="ask about the documents of the last read, read again in the same way")  # fmt: skip
 @click.option("--follow-links", is_flag=True, help="also read what a folder only links to")
 @click.option("--dry-run", is_flag=True, help="show what would be read and its maximum cost; ask no model")
 @each_flags
@@ -82,6 +90,7 @@ def command(
     as_json: bool,
     trace: Path | None,
     resume: bool,
+    follow_up: bool,
     follow_links: bool,
     dry_run: bool,
     quiet: bool,
@@ -93,10 +102,17 @@ def command(
     A PATH is a file, a folder, a pattern, or - for standard input. With -q or --questions, all arguments are
     paths. All paths form one document; with --each, every file is a document, and its answer a table row.
     """
-    asked_for, paths = _questions_and_paths([*question, *_lines(questions)], words)
+    given = [*question, *_lines(questions)]
+    if follow_up and each["each"]:
+        raise SettingsError("--continue is for one document, not for --each: drop one")
+    before = last_read() if follow_up else None
+    if before:
+        asked_for, paths = check_words(given, words), list(before.sources)
+    else:
+        asked_for, paths = _questions_and_paths(given, words)
     if each.pop("each"):
         if not each["ray"]:  # the machines of a cluster have their own servers and caches
-            settings = with_found_model(settings, quiet)
+            settings = with_found_model(settings, quiet, dry_run)
         survey = Survey(
             problems=tuple(asked_for),
             paths=tuple(paths),
@@ -115,15 +131,16 @@ def command(
         raise SettingsError(
             f"--trace {trace} would be part of the document {folder}: name a place outside of it"
         )
-    document = open_document(*paths, follow_links=follow_links)
+    document = documents_of(before) if before else open_document(*paths, follow_links=follow_links)
+    settings = settings_of(before, settings, quiet) if before else settings
     warn_left_out(document.skipped)
     _warn_of_guesses(document)
-    settings = with_found_model(settings, quiet)
+    settings = with_found_model(settings, quiet, dry_run)
     if dry_run:
         warn_left_out(asyncio.run(dry_run_questions(asked_for, document, settings, as_json)))
         return 0
     with ReadDisplay(quiet, asked_for) as display:
-        asked = _Asked(asked_for, document, settings, trace, resume, spending, display)
+        asked = _Asked(asked_for, document, settings, trace, resume, spending, display, before)
         code = asyncio.run(_answer_all(asked, as_json))
     warn_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped))
     for name, count in dict(it for found in asked.passes for it in found.replaced.items() if it[1]).items():
@@ -188,6 +205,8 @@ async def _answer_all(asked: _Asked, as_json: bool) -> int:
     asked.display.waiting(describe_opening(choose(asked.settings.engine).engine))
     async with open_engine(asked.settings.engine) as engine:
         asked.display.waiting("")
+        if asked.before:
+            warn_of_another(engine.model.name, asked.before)
         async with aclosing(_outcomes(asked, asked.spending.limit(engine), questions)) as outcomes:
             async for question, outcome in outcomes:
                 with asked.display.pause(last=question.number == len(questions)):

@@ -11,9 +11,9 @@ import click
 
 from memagent.cli.flags import PATH, together
 from memagent.cli.messages import EXIT_CODES, say, say_json, warn, with_flags
+from memagent.cli.models import open_to_count
 from memagent.cli.previews import describe_bound
 from memagent.cli.progress import RunDisplay
-from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.runs.each import Survey, read_each
 from memagent.runs.files import FileRow
@@ -70,7 +70,7 @@ async def _read(survey: Survey, rows: _Rows, engine: Engine | None = None) -> No
 
 
 async def _forecast(survey: Survey, rows: _Rows) -> Model:
-    async with open_engine(survey.settings.engine) as engine:
+    async with open_to_count(survey.settings.engine) as engine:
         await _read(survey, rows, engine)
         return engine.model
 

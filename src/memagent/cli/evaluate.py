@@ -17,10 +17,10 @@ from rich import get_console
 from memagent.cli.data import corpus_flags, positions_flag, warn_of_samples
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import say, warn
-from memagent.cli.models import use_default
+from memagent.cli.models import must_fetch, open_to_count, use_default
 from memagent.cli.previews import describe_bound
 from memagent.cli.progress import RunDisplay
-from memagent.engines import choose, open_engine
+from memagent.engines import choose
 from memagent.errors import EngineError, SettingsError, extra_hint, without_secrets
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow
@@ -84,7 +84,8 @@ def command(
     usual = (settings.read.workflow,) if settings.read.workflow else ()
     settings = replace(settings, read=settings.read.replace(cite=False))  # rows have no sources
     plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
-    use_default(settings.engine, quiet)
+    if not (dry_run and must_fetch(settings.engine)):
+        use_default(settings.engine, quiet)
     _warn_about(plan, settings)
     run = Evaluation(
         plan=plan,
@@ -116,7 +117,8 @@ def _warn_about(plan: Plan, settings: Settings) -> None:
     """Warn where the scores mean less than they seem to."""
     if plan.samples > 1 and settings.read.temperature == 0:
         warn("at temperature 0 all samples of an example are the same: add --temperature 1")
-    if plan.lengths and not settings.engine.tokenizer and choose(settings.engine).engine == "openai":
+    engine = settings.engine
+    if plan.lengths and not (engine.tokenizer or must_fetch(engine)) and choose(engine).engine == "openai":
         warn("lengths in tokens are estimated: name the model's tokenizer with --tokenizer")
     warn_of_samples(plan.sources())
 
@@ -149,9 +151,10 @@ async def _evaluate(run: Evaluation, display: RunDisplay) -> None:
 async def _dry_run(run: Evaluation) -> None:
     """Print the maximum cost of an evaluation, by task, size and workflow, and in total.
 
-    An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
+    An endpoint is asked for its window; a local model is loaded to count with; where there is neither, tokens
+    are estimated. Raises `MemAgentError`.
     """
-    async with open_engine(run.settings.engine) as engine:
+    async with open_to_count(run.settings.engine) as engine:
         found = await forecast_evaluation(run, engine)
         model = engine.model
     rows = [

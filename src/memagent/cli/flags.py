@@ -31,6 +31,14 @@ _METAVARS: dict[str | type, str] = {
     "model": "NAME",
 }  # fmt: skip
 
+_USUAL = frozenset({
+    "as_json", "base_url", "cite", "count", "data", "dry_run", "each", "examples", "folders", "follow_up",
+    "help_all", "host", "http", "keys", "lengths", "model", "notebooks", "out", "port", "question",
+    "quiet", "resume", "tasks", "text", "workflows",
+})  # fmt: skip
+"""The options that --help lists, of all commands with settings; --help-all lists the others too."""
+_SHOWS_ALL = "memagent.shows_all"
+
 PATH = click.Path(path_type=Path)
 
 
@@ -59,23 +67,36 @@ tokenizer_flag = click.option(
 
 
 class Command(click.Command):
-    """A command with settings, which its help lists under headings of their own."""
+    """A command with settings: --help lists the usual options, --help-all all, under headings."""
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, the command's own first."""
+        shows_all, left_out = context.meta.get(_SHOWS_ALL, False), 0
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context)
-            if record is not None and isinstance(parameter, click.Option):
-                part, _ = settings_by_name().get(parameter.name or "", ("", None))
-                title = _TITLES.get(part, "Options")
+            if record is None or not isinstance(parameter, click.Option):
+                continue
+            part, _ = settings_by_name().get(parameter.name or "", ("", None))
+            title = _TITLES.get(part, "Options") if shows_all else "Options"
+            if shows_all or parameter.name in _USUAL or "--help" in parameter.opts:
                 sections.setdefault(title, []).append(record)
+            else:
+                left_out += 1
         for title, records in sorted(sections.items(), key=lambda it: it[0] != "Options"):
             with formatter.section(title):
                 formatter.write_dl(records)
-        if len(sections) > 1:
-            formatter.write_paragraph()
-            formatter.write_text(_NOTE)
+        formatter.write_paragraph()
+        if left_out:
+            formatter.write_text(f"{context.command_path} --help-all lists {left_out} more options.")
+        formatter.write_text(_NOTE)
+
+
+def _show_all(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        context.meta[_SHOWS_ALL] = True
+        click.echo(context.get_help())
+        context.exit()
 
 
 def with_settings(
@@ -101,9 +122,14 @@ def with_settings(
                 raise SettingsError(_ARGUMENT.sub(lambda it: FLAGS[it[1]], str(error))) from error
             return function(*arguments, settings=settings, **values)
 
-        text = "a TOML file with settings"
-        config = click.option("--config", "config_file", type=PATH, metavar="FILE", help=text)
-        return together(config, *(_option(name, item) for name, item in chosen.items()))(command)  # type: ignore[no-any-return]
+        shared = (
+            click.option("--config", "config_file", type=PATH, metavar="FILE",
+                         help="a TOML file with settings"),
+            *(_option(name, item) for name, item in chosen.items()),
+            click.option("--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+                         help="Show all options and exit."),
+        )  # fmt: skip
+        return together(*shared)(command)  # type: ignore[no-any-return]
 
     return decorate
 

@@ -15,6 +15,7 @@ from typing import IO
 import click
 
 from memagent.cli.flags import PATH
+from memagent.cli.follow_up import newest_journal
 from memagent.cli.messages import say, say_changes, say_styled, warn
 from memagent.documents.opening import Document, open_document
 from memagent.errors import DocumentError, JournalError, SettingsError
@@ -23,7 +24,6 @@ from memagent.reading.lines import Answer, Header, Line, Overflow, Reply, to_jso
 from memagent.reading.locating import find_sources
 from memagent.reading.sources import Statement, statements_of
 from memagent.server.page import bound_page
-from memagent.settings import user_cache_path
 from memagent.storage import write_in_place
 from memagent.types import Conversation
 
@@ -59,7 +59,7 @@ def show(trace: Path | None, chunks: bool) -> None:
 
     TRACE is a journal written by `ask --trace`; the default is the newest one in the cache.
     """
-    path = trace or _newest_journal()
+    path = trace or newest_journal()
     memory, answered, line = "", False, None
     spans: Spans | None = None
     for line in read_journal(path):
@@ -121,7 +121,7 @@ def view(trace: Path | None, out: Path | None, without_text: bool) -> None:
     single HTML file, which needs no server and fetches nothing. It contains the text of the document, if that
     is unchanged.
     """
-    path = trace or _newest_journal()
+    path = trace or newest_journal()
     out = out or Path(f"{path.stem}.html")
     if out.exists():
         with out.open("rb") as file:
@@ -187,16 +187,6 @@ def _find_sources(answer: str, header: Header, document: Document) -> tuple[Stat
         return find_sources(bare, header.problem, document, header.budgets["chunk_tokens"])
     except DocumentError as error:
         raise DocumentError(f"{error}; --without-text leaves the text out of the page") from error
-
-
-def _newest_journal() -> Path:
-    """The newest journal in the cache, which is named on stderr. Raises `JournalError` if there is none."""
-    folder = user_cache_path() / "journals"
-    journals = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if not journals:
-        raise JournalError(f"there is no journal in {folder}: name one that ask --trace has written")
-    warn(f"journal: {journals[-1]}")
-    return journals[-1]
 
 
 def _document_of(header: Header) -> Document | None:

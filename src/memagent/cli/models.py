@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,11 +14,15 @@ from rich import get_console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from memagent.cli.messages import say, say_json, tell, warn
+from memagent.documents.tokens import estimate_tokens
+from memagent.engines import ScriptedEngine, open_engine
 from memagent.engines.discovery import Search, choose_server, look_around, settings_for, should_search
+from memagent.engines.endpoint import UnreachableError
 from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.hub import CachedModel, list_cached
 from memagent.engines.llamacpp.machine import memory_bytes
-from memagent.settings import EngineSettings, Settings, load_settings
+from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings, Settings, load_settings
+from memagent.types import Engine, Model
 
 _GIB = 2**30
 _AS_OF = "November 2026"
@@ -42,13 +47,14 @@ _NAMES = "The names: " + ", ".join(
 )
 
 
-def with_found_model(settings: Settings, quiet: bool) -> Settings:
-    """The settings with the model that was found, which is named on stderr.
+def with_found_model(settings: Settings, quiet: bool, dry_run: bool = False) -> Settings:
+    """The settings with the model that was found, which is named on stderr; a dry run fetches none.
 
     Raises `SettingsError` or `EngineError` if a model cannot be fetched, or there is none.
     """
     engine = settings.engine
-    if engine.model and engine.model.startswith(hub.PREFIX) and not engine.base_url:
+    fetches = not (dry_run and must_fetch(engine))
+    if fetches and engine.model and engine.model.startswith(hub.PREFIX) and not engine.base_url:
         path = hub.fetch(engine.model, bars=not quiet)
         tell(f"using {path.name} of {engine.model}")
         return replace(settings, engine=engine.replace(model=str(path)))
@@ -66,8 +72,42 @@ def with_found_model(settings: Settings, quiet: bool) -> Settings:
             return replace(settings, engine=asyncio.run(settings_for(server, model, engine)))
         for server in search.servers:
             tell(f"{server.place.name} at {server.place.base_url} lists {', '.join(server.models)}")
-    use_default(engine, quiet, searched)
+    if fetches:
+        use_default(engine, quiet, searched)
     return settings
+
+
+@asynccontextmanager
+async def open_to_count(settings: EngineSettings) -> AsyncIterator[Engine]:
+    """Open an engine to count with: where no model is at hand, one that estimates, which stderr says.
+
+    Raises as `open_engine` does for settings that are wrong.
+    """
+    async with AsyncExitStack() as stack:
+        window_tokens = settings.window_tokens or DEFAULT_WINDOW_TOKENS
+        estimating = ScriptedEngine([])
+        estimating.model = Model(settings.model or "none yet", estimate_tokens, window_tokens=window_tokens)
+        why = "no model is fetched yet"
+        if not must_fetch(settings):
+            try:
+                engine = await stack.enter_async_context(open_engine(settings))
+            except UnreachableError as error:
+                why = str(error)
+            else:
+                yield engine
+                return
+        warn(f"{why}\nestimated for a model with a window of {window_tokens:,} tokens")
+        yield estimating
+
+
+def must_fetch(settings: EngineSettings) -> bool:
+    """Whether the model has to be fetched before it can read."""
+    name = settings.model or catalogue.DEFAULT
+    if settings.base_url or settings.engine not in ("auto", "llamacpp"):
+        return False
+    if name.startswith(hub.PREFIX):
+        return hub.find_cached(name) is None
+    return name in catalogue.MODELS and catalogue.find_cached(name) is None and not settings.api_key
 
 
 def use_default(engine: EngineSettings, quiet: bool, searched: bool = False) -> None:

@@ -12,9 +12,9 @@ import click
 
 from memagent.cli.flags import complete_files, tokenizer_flag
 from memagent.cli.messages import describe, print_text, say, say_json, warn_left_out
+from memagent.cli.models import open_to_count
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document, open_document
-from memagent.engines import open_engine
 from memagent.reading.api import forecast
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
 from memagent.reading.workflows import choose_workflow
@@ -62,7 +62,8 @@ async def dry_run_questions(
 ) -> tuple[str, ...]:
     """Print the files, the chunks, and the cost of all questions; return the files left out.
 
-    An endpoint is asked for its window; a local model is loaded to count with. Raises `MemAgentError`.
+    An endpoint is asked for its window; a local model is loaded to count with; where there is neither, tokens
+    are estimated. Raises `MemAgentError`.
     """
     blocks = document.blocks()
     characters: Counter[str] = Counter()
@@ -72,7 +73,7 @@ async def dry_run_questions(
             characters[block.source.name] += len(block.text)
 
     await asyncio.to_thread(count_characters)
-    async with open_engine(settings.engine) as engine:
+    async with open_to_count(settings.engine) as engine:
         model = engine.model
         workflow, _ = choose_workflow(settings.read, model.trained)
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))

@@ -254,10 +254,27 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
         retries=settings.retries,
         direct=is_own(settings.base_url),
     )
-    engine = await connect(settings.model, connection)
+    try:
+        engine = await connect(settings.model, connection)
+    except UnreachableError as error:
+        raise UnreachableError(f"{error}{_how_to_do_without(settings.base_url_set_by)}") from error
     window = settings.window_tokens or engine.model.window_tokens
     engine.model = replace(engine.model, count_tokens=count, tokenizer=tokenizer, window_tokens=window)
     return engine
+
+
+def _how_to_do_without(setter: str) -> str:
+    """What to do about a wrong address that this has set, on lines of its own."""
+    if not setter:
+        return ""
+    how = "leave it out" if setter == "`base_url`" else "remove it there"
+    if setter.endswith("_BASE_URL"):
+        how = f"unset {setter}"
+    return (
+        f"\nthe address is set by {setter}: correct it, or {how}\n"
+        "without an address, a model found on this machine is used, or a small one that `memagent ask` "
+        "offers to fetch"
+    )
 
 
 async def connect(name: str | None, connection: Connection) -> OpenAIEngine:

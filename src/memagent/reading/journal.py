@@ -26,7 +26,8 @@ from memagent.types import Completion, Conversation, Engine, Message, Sampling, 
 
 FORMAT = 2
 _BEGINNING = b'{"type": "header"'
-_INCIDENTAL = ("created", "version", "sources", "titles", "mark", "crc32")  # a header may differ in these
+_INCIDENTAL = ("created", "version", "given", "sources", "titles", "mark", "crc32")
+"""What headers of the same read may differ in."""
 _CHANGES = {
     "document.sha256": "the document has changed since the read began",
     "prompts": "the templates have changed since the read began",

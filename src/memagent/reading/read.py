@@ -34,6 +34,8 @@ from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
 from memagent.version import __version__
 
+_NOT_OF_IDENTITY = ("version", "created", "document", "given")
+
 NOT_FOUND = "The document does not hold the answer, or the model did not recognise it."
 """The answer if nothing was noted (no model is asked to answer from nothing), or if the model says so."""
 
@@ -128,7 +130,7 @@ class Read:
         """
         await self._reading(self.engine)
         header = await asyncio.to_thread(self._header)
-        return {name: it for name, it in header.items() if name not in ("version", "created", "document")}
+        return {name: it for name, it in header.items() if name not in _NOT_OF_IDENTITY}
 
     async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
         """The conversations, each as soon as it is finished and recorded.
@@ -275,6 +277,7 @@ class Read:
         return {
             "version": __version__,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "given": settings.given(),
             "problem": self.problem,
             "memory": self._memory,
             "document": {

@@ -1,0 +1,84 @@
+"""`memagent ask --continue`: the documents of the last read, and the settings that they were read with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from memagent.cli.messages import tell, warn
+from memagent.documents.opening import Document, open_document
+from memagent.errors import DocumentError, JournalError, SettingsError
+from memagent.reading.journal import read_journal
+from memagent.reading.lines import Header
+from memagent.settings import Settings, user_cache_path
+
+_MAX_NAMED = 3
+_ANEW = 'ask about them anew: memagent ask "QUESTION" PATH...'
+
+
+def newest_journal() -> Path:
+    """The newest journal in the cache, which is named on stderr. Raises `JournalError` if there is none."""
+    folder = user_cache_path() / "journals"
+    journals = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not journals:
+        raise JournalError(f"there is no journal in {folder}: name one that ask --trace has written")
+    warn(f"journal: {journals[-1]}")
+    return journals[-1]
+
+
+def last_read() -> Header:
+    """The header of the newest journal. Raises `JournalError` if there is none."""
+    path = newest_journal()
+    header = next(read_journal(path), None)
+    if not isinstance(header, Header):
+        raise JournalError(f"{path} is empty")
+    return header
+
+
+def check_words(questions: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The questions of a follow-up. Raises `SettingsError` for none, and for a path."""
+    asked, paths = (questions, words) if questions else (words[:1], words[1:])
+    if paths:
+        raise SettingsError(f"--continue reads the same documents again: leave out {paths[0]!r}")
+    if not asked:
+        raise SettingsError('what is the question? memagent ask --continue "QUESTION"')
+    return list(asked)
+
+
+def documents_of(header: Header) -> Document:
+    """The documents of a read. Raises `DocumentError` if they are not as they were."""
+    try:
+        document = open_document(*header.sources).unnamed()  # as when they were read
+        changed = document.fingerprint != header.sha256
+    except DocumentError as error:
+        raise DocumentError(f"{error}; the documents of the last read are not there: {_ANEW}") from error
+    if changed:
+        raise DocumentError(f"{_names(header)}: not as they were at the last read: {_ANEW}")
+    return document
+
+
+def settings_of(header: Header, settings: Settings, quiet: bool) -> Settings:
+    """The settings of a read, but for those that flags set now. What is read again is told on stderr."""
+    source = click.get_current_context().get_parameter_source
+    before = {**header.values.get("given", {}), "chunk_tokens": header.budgets["chunk_tokens"]}
+    before = {name: it for name, it in before.items() if source(name) is not ParameterSource.COMMANDLINE}
+    read = settings.read.replace(**before)
+    how = f"{read.workflow or header.workflow}, chunks of {read.chunk_tokens} tokens"
+    tell(f"reading again {_names(header)}: {how}", quiet=quiet)
+    return replace(settings, read=read)
+
+
+def warn_of_another(model: str, header: Header) -> None:
+    """Warn if the last read was with another model, whose tokens and replies are others."""
+    if model != header.model:
+        warn(f"the last read was with {header.model}, this one is with {model}")
+
+
+def _names(header: Header) -> str:
+    """The documents of a read; of many, the first."""
+    more = len(header.sources) - _MAX_NAMED
+    return ", ".join(header.sources[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
