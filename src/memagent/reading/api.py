@@ -20,6 +20,7 @@ from memagent.reading.excerpts import Excerpt, memory_of
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.sources import Source
+from memagent.reading.verdicts import NO, YES
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings, Settings, load_settings
 from memagent.types import Completion, Engine, Message, Model, Sampling, Trajectory, Usage
@@ -100,7 +101,8 @@ _DIGITS = [f" {symbol}" for symbol in "#$%&+=@^;!"]  # no words; a token each, f
 class _CountingEngine:
     """Answers every prompt with as many tokens as allowed, which is the most expensive case.
 
-    No two replies are alike, so each counts as a new note.
+    No two replies are alike, so each counts as a new note. A model that was trained to give verdicts finds
+    that every chunk may help; others are taken to tell no log-probabilities: notes on all chunks cost more.
     """
 
     def __init__(self, model: Model) -> None:
@@ -109,6 +111,8 @@ class _CountingEngine:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
+        if sampling.verdict and self.model.judges:
+            return Completion(YES, usage=Usage(prompt_tokens, 1), alternatives={YES: -0.7, NO: -0.7})
         self._calls += 1
         reply = await asyncio.to_thread(self._reply, self._calls, sampling.max_tokens)
         return Completion(reply, usage=Usage(prompt_tokens, sampling.max_tokens))

@@ -66,7 +66,8 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
         return
     begun = [conversation async for conversation in reading.judge(first)]
     if begun[0].verdict is None:
-        _warn_of_words(reading.model.name)
+        if reading.prompts.asks:  # else it is a forecast
+            _warn_of_words(reading.model.name)
         async with aclosing(notes.notes(reading, chain([first], chunks), memory)) as conversations:
             async for conversation in conversations:
                 yield conversation
