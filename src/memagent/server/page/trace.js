@@ -108,10 +108,12 @@ export class Trace {
     return -1;
   }
 
-  /** The step that read the character at `offset` of the document; -1 if none did. */
+  /** The step that read the character at `offset` of the document; of several, one that took a note. -1 if none did. */
   stepAt(offset) {
     if (this.isWhole) return 0;
-    return this.steps.findIndex((it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1]);
+    const read = (it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1];
+    const noted = this.steps.findIndex((it) => it.changed && read(it));
+    return noted < 0 ? this.steps.findIndex(read) : noted;
   }
 
   /** Whether the answer was made from the whole document at once, without a memory. */
