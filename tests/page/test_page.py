@@ -580,8 +580,8 @@ def test_long_memories_are_compared_in_bounded_time(empty: Page) -> None:
 def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
     lines = [
         step(0, "A.", (0, 10), finish_reason="length"),
-        {"type": "overflow", "prompt_sha256": "0", "error": "too long"},
-        step(1, "A. B.", (10, 15)),
+        {"type": "overflow", "prompt_sha256": "0", "error": "too long", "unusable": [usage(100)]},
+        step(1, "A. B.", (10, 15), unusable=[usage(7)]),
         step(1, "A. B.", (15, 20), ignored="MEMORY"),
         step(2, "A. B.", (20, 30), unused=True),
         step(2, "A. B.", (20, 30)),
@@ -606,6 +606,7 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
     expect(empty.locator("#memory ins, #memory del")).to_have_count(0)
     empty.get_by_text("Figures and settings").click()
     expect(empty.locator("#totals")).to_contain_text("3, split: 1")
+    expect(empty.locator("#totals")).to_contain_text("2,167, cached: 1,500")
 
 
 def test_notes_that_are_read_like_chunks_are_not_taken_for_the_document(empty: Page, tmp_path: Path) -> None:

@@ -84,9 +84,21 @@ class OpenAIEngine:
         self, messages: tuple[Message, ...], sampling: Sampling, again: Again | None = None
     ) -> Completion:
         """See `Retries.complete_while`."""
-        once = partial(self._complete_once, messages, sampling)
-        async with self._slots:
-            return await self._try(once, self.connection.retries + 1, again)
+        once, unusable = partial(self._complete_once, messages, sampling), list[Usage]()
+
+        def keep(usage: Usage | None) -> bool:
+            if again and not again(usage):
+                return False
+            unusable.extend([usage] if usage else [])
+            return True
+
+        try:
+            async with self._slots:
+                completion = await self._try(once, self.connection.retries + 1, keep)
+        except EngineError as error:
+            error.unusable = tuple(unusable)
+            raise
+        return replace(completion, unusable=tuple(unusable)) if unusable else completion
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
