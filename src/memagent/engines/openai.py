@@ -30,6 +30,7 @@ from memagent.engines.refusals import (
     read_refusal,
 )
 from memagent.engines.replies import (
+    CutPrompts,
     check_read_whole,
     collect_written,
     parse_json,
@@ -71,6 +72,7 @@ class OpenAIEngine:
         self._slots = asyncio.Semaphore(connection.concurrency)
         self.requests = Requests(connection)
         self._estimates = False
+        self._cuts = CutPrompts()
         self._next_warning = 0.0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -210,6 +212,7 @@ class OpenAIEngine:
         try:
             completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
             await check_read_whole(texts, completion.usage)
+            self._cuts.check(texts, completion.usage)
         except (TransientError, EngineError) as error:
             if isinstance(sent, dict) and sent.get("choices"):
                 error.usage = await self._usage(texts, sent, read_usage(sent))
