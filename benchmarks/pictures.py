@@ -1,7 +1,7 @@
 """The pictures in docs/page.md: a read by the default model, in light and dark colours, and a server's form.
 
-Needs Debian's chromium and fonts-dejavu-core, the extra dev and the default model (`memagent models fetch`,
-or its file with `--model`): python benchmarks/pictures.py. With `--trace`, an interrupted read can be continued.
+Needs Debian's chromium and fonts-dejavu-core, the extra dev, and the default model (`memagent models fetch`,
+or its file: `--model`): python benchmarks/pictures.py. With `--trace`, a read that was interrupted continues.
 """
 
 from __future__ import annotations
