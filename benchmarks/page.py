@@ -105,7 +105,7 @@ def measure(page: Page, trace: Path, made: Path, steps: int, frames: int) -> dic
     page.goto(made.as_uri())
     expect(status).to_contain_text("opened in", timeout=300_000)
     found["open_page_seconds"] = time.perf_counter() - started
-    expect(page.locator("#text .block").first).to_be_visible(timeout=300_000)
+    expect(page.locator("#text .block, #text mark").first).to_be_visible(timeout=300_000)
     found["open_page_with_text_seconds"] = time.perf_counter() - started
     started, before = time.perf_counter(), processor_seconds(session)
     page.evaluate(DRAG, frames)

@@ -18,7 +18,6 @@ import asyncio
 import gzip
 import json
 import random
-import re
 import secrets
 import sys
 import tempfile
@@ -48,7 +47,7 @@ from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
-from memagent.tasks.scoring import string_match_all, substring_match
+from memagent.tasks.scoring import declines, string_match_all, substring_match
 from memagent.types import Engine, Example
 
 ANSWER_TOKENS = 64
@@ -60,14 +59,6 @@ _QUESTIONS = 48
 _ABSENT = 0.2
 _FIRST_ROWS = 700  # of HotpotQA, on which nothing was tuned: prompts were tried on later ones
 _BATCH = 12  # questions that all readers read before the next ones, so that a stopped run compares them
-_DECLINED = re.compile(
-    r"\b(?:does not|doesn't|do not|don't) (?:\w+ )?"
-    r"(?:hold|contain|say|mention|give|provide|state|specify|answer)"
-    r"|\bnot (?:in|mentioned|stated|provided|specified|said|given|found)\b"
-    r"|\bno (?:answer|information|mention)\b|\bcannot be (?:answered|determined)\b"
-    r"|\bunknown\b|\bI don't know\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -212,7 +203,7 @@ class Row:
         absent = example.answers == ABSENT_ANSWERS
         answers = () if absent else example.answers
         row = cls(model, reader.name, example.task, example.id, example.problem, answers, absent, **values)
-        row.declined = not row.prediction.strip() or bool(_DECLINED.search(row.prediction))
+        row.declined = not row.prediction.strip() or declines(row.prediction)
         row.score = float(row.declined) if absent else _score(example.task, row.prediction, answers)
         return row
 

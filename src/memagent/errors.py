@@ -60,10 +60,17 @@ class TrainingError(MemAgentError):
 class EngineError(MemAgentError):
     """The model could not be reached, or failed after its retries.
 
-    `usage` is that of the last reply, if it was paid for but could not be used.
+    `usage` is that of the last reply, if it was paid for but could not be used, `unusable` those of replies
+    before it.
     """
 
     usage: Usage | None = None
+    unusable: tuple[Usage, ...] = ()
+
+    @property
+    def paid(self) -> tuple[Usage, ...]:
+        """All that was paid for without a usable reply."""
+        return (*self.unusable, self.usage) if self.usage else self.unusable
 
 
 class ContextOverflowError(EngineError):

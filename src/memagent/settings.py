@@ -209,9 +209,9 @@ class ReadSettings(StrictModel):
         unset = trained.settings.keys() - self.model_fields_set
         return self.replace(**{name: trained.settings[name] for name in unset})
 
-    def price(self, usage: Usage) -> Spent:
-        """What a call with this usage has spent."""
-        return Spent(calls=1, **asdict(usage), cost=self.cost(usage))
+    def price(self, usage: Usage, calls: int = 1) -> Spent:
+        """What a call with this usage has spent; without `calls`, one whose reply could not be used."""
+        return Spent(calls=calls, **asdict(usage), cost=self.cost(usage))
 
     def cost(self, usage: Usage | Spent) -> float | None:
         """The cost of these tokens at the user's own prices; None without prices."""

@@ -106,7 +106,8 @@ class Usage:
 class Spent:
     """What calls have taken together; values add up with `+`.
 
-    Tokens are as in `Usage`, `estimated` if some are. `cost` is at the user's own prices, None without any.
+    Tokens are as in `Usage`, `estimated` if some are, also those of replies that could not be used, which do
+    not count as `calls`. `cost` is at the user's own prices, None without any.
     """
 
     calls: int = 0
@@ -162,7 +163,8 @@ class Completion:
     """An engine's reply to a prompt.
 
     `finish_reason` is "stop", "length" (cut at `Sampling.max_tokens`) or the server's own word. The token ids
-    and `logprobs`, one per entry of `completion_ids`, are empty if the engine does not return them.
+    and `logprobs`, one per entry of `completion_ids`, are empty if the engine does not return them. `usage`
+    is that of this reply, `unusable` those of replies before it that were paid for and could not be used.
     `alternatives` are the likeliest first tokens of a verdict with their log-probabilities, the one that was
     chosen among them; empty if none were asked for, or the engine tells none.
     """
@@ -174,6 +176,7 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     usage: Usage = Usage()
     alternatives: Mapping[str, float] = field(default_factory=dict)
+    unusable: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,13 @@ def test_a_dry_run_estimates_where_there_is_no_model(
         assert "no model is fetched yet\nestimated" in err
 
 
+def test_the_usual_workflow_is_that_of_ask(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    plain = [word for word in command if word not in ("--reader", "full", "gated")]
+    assert main(plain) == 0
+    assert capsys.readouterr().out.startswith("**auto**, examples per cell: 4\n")
+    assert json.loads(Path("rows/run.json").read_text())["plan"]["workflows"] == ["auto"]
+
+
 def test_quiet_says_nothing_on_stderr(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
@@ -143,7 +150,6 @@ def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--examples", "{file}"], "which workflow"),
         (["--reader", "full"], "which examples"),
         (["--reader", "full", "--task", "vt"], "needs a size"),
         (["--reader", "full", "--examples", "no.jsonl"], "no.jsonl"),

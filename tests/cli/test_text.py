@@ -35,3 +35,12 @@ def test_it_says_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "one" in printed.out
     assert "left out: " in printed.err and "b.bin" in printed.err
     assert main(["text", str(tmp_path / "c.txt")]) == 4
+
+
+def test_it_names_the_files_if_there_are_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "10.txt").write_text("ten\n")
+    (tmp_path / "2.txt").write_text("two")
+    assert main(["text", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"=== {tmp_path}/2.txt ===\ntwo\n=== {tmp_path}/10.txt ===\nten\n"
+    assert main(["text", str(tmp_path / "2.txt")]) == 0
+    assert capsys.readouterr().out == "two"

@@ -311,6 +311,17 @@ def test_a_glob_is_its_matches_sorted(folder: Path) -> None:
         open_document(folder / "*.pdf")
 
 
+@pytest.mark.parametrize("pattern", ["", "*", "**/*"])
+def test_numbers_in_names_are_sorted_as_numbers(tmp_path: Path, pattern: str) -> None:
+    names = ["contract2.txt", "contract010.txt", "contract10.txt", "part 2/1.txt", "part 10/1.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    document = open_document(tmp_path / pattern)
+    found = [source.name.removeprefix(f"{tmp_path}/") for source in document.sources]
+    assert found == names[: 3 if pattern == "*" else 5]  # that pattern does not go into folders
+
+
 def test_a_name_that_looks_like_a_glob_is_a_name_first(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").write_text("yes")
     (tmp_path / "a1.txt").write_text("no")

@@ -325,6 +325,26 @@ def test_a_prompt_that_the_server_silently_cut_is_an_overflow(
     assert len(server.asked) == 1
 
 
+def test_a_server_that_cuts_all_long_prompts_to_one_length_is_noticed(serve: Serve) -> None:
+    def cuts(completion: dict[str, Any]) -> None:
+        completion["usage"]["prompt_tokens"] = min(completion["usage"]["prompt_tokens"], 2048)
+
+    async def ask_all(*lengths: int) -> list[int]:  # in characters; the first 12,288 are not cut
+        engine = OpenAIEngine(model_named("test-model"), Connection(base_url=server.base_url))
+        prompts = ((Message("user", "Unterlassungsverfuegung " * (it // 24)),) for it in lengths)
+        completions = [await engine.complete(prompt, Sampling(9)) for prompt in prompts]
+        await engine.aclose()
+        return [completion.usage.prompt_tokens for completion in completions]
+
+    server = serve(lambda _: "Yes.", lasting_fault(Fault(spoil=cuts)))
+    told = [2048, 165, 2048, 2048, 2048, 165, 2048]  # two prompts alone may have as many tokens by chance
+    assert asyncio.run(ask_all(12_480, 1000, 12_480, 12_600, 12_480, 1000, 12_600)) == told
+    with pytest.raises(EngineError, match=r"2,048 tokens of each of 4 prompts .*num_ctx") as raised:
+        asyncio.run(ask_all(14_400, 13_200, 1000, 12_480, 13_920))
+    assert raised.value.usage and raised.value.usage.prompt_tokens == 2048
+    assert len(set(asyncio.run(ask_all(*range(2400, 12_000, 480))))) == 20  # nothing was cut
+
+
 OVERFLOWS = {
     "vllm 0.15": "This model's maximum context length is 2048 tokens. However, your request has 9000 input "
     "tokens. Please reduce the length of the input messages. (parameter=input_tokens, value=9000)",

@@ -24,6 +24,7 @@ from memagent.reading.lines import Answer
 from memagent.reading.workflows import workflows
 from memagent.settings import EngineSettings, ReadSettings, Settings, settings_by_name
 from memagent.tasks import TASKS, Corpora, Recipe, Task
+from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.types import Example
 from server import Fault, Server, complete, lasting_fault, refusal
 
@@ -307,7 +308,6 @@ def test_watchers_hear_what_is_planned_and_what_is_done(serve: Serve, tmp_path: 
         ({"tasks": ("vt",), "lengths": (2048,), "count": 0}, "count is 0"),
         ({"tasks": ("vt",), "lengths": (2048,), "scorer": "luck"}, "no scorer 'luck'"),
         ({"tasks": ("vt",), "lengths": (2048,), "workflows": ("skim",)}, "no workflow 'skim'"),
-        ({"tasks": ("vt",), "lengths": (2048,), "workflows": ()}, "which workflow"),
         ({}, "which examples"),
     ],
 )
@@ -392,7 +392,7 @@ def test_needed_are_literal_answers_or_else_the_evidence() -> None:
     assert list(Needed.of(example, "string_match_all").items) == [("Ada",), ("1843",)]
     assert list(Needed.of(example, "f1").items) == [("Ada", "1843")]
     assert list(Needed.of(replace(example, answers=("yes",)), "f1").items) == [("Bob read",)]
-    assert not Needed.of(replace(example, id="e-absent", evidence=()), "f1").items
+    assert not Needed.of(replace(example, answers=ABSENT_ANSWERS, evidence=()), "f1").items
     lines = Needed.of(replace(example, answers=("yes",), evidence=("Ada\ncame",)), "f1")
     lines.see('E1 "Ada\\ncame"')  # as a memory of excerpts has it
     assert lines.captured
@@ -415,6 +415,20 @@ def test_secrets_of_an_address_do_not_reach_the_rows(serve: Serve, tmp_path: Pat
     asyncio.run(evaluate(run, ScriptedEngine(fail)))
     (row,) = read_rows(tmp_path / "scripted")
     assert row.error == "http://host/v1?... is out of order"
+
+
+def test_a_question_without_an_answer_is_to_be_declined(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "lamps.jsonl"
+    rows = [{"problem": problem, "document": story(), "answers": []} for problem in ("Who?", "Where?")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+    def reply(messages: Sequence[Mapping[str, str]]) -> str:
+        return "It does not say." if "Who?" in messages[-1]["content"] else "In Rome."
+
+    for scorer in (None, "exact_match", "string_match_all"):
+        plan = Plan(workflows=("full",), examples=str(path), scorer=scorer)
+        who, where = sorted(run(tmp_path / f"out-{scorer}", serve(reply), plan), key=lambda row: row.index)
+        assert (who.score, where.score) == (1.0, 0.0)
 
 
 def test_replies_cut_at_their_budget_are_counted(serve: Serve, tmp_path: Path, examples: str) -> None:

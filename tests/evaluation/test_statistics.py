@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from evaluation.measured import row
 from memagent.evaluation.statistics import (
+    MAX_WRONG,
     Scored,
     Size,
     by_depth,
@@ -22,7 +23,10 @@ from memagent.evaluation.statistics import (
     growth,
     growth_of,
     summarise,
+    wrong,
 )
+from memagent.tasks.recipe import ABSENT_ANSWERS
+from memagent.tasks.scoring import confidence_interval
 
 
 def result(series: str = "gated", folder: str = "run", **fields: Any) -> Scored:
@@ -149,6 +153,34 @@ def test_capture_and_retention_are_shares_of_what_is_known() -> None:
     assert (summary.capture.examples, summary.capture.mean) == (4, 0.75)
     assert (summary.retention.examples, summary.retention.mean) == (3, pytest.approx(2 / 3))
     assert summarise([result()]).capture is None
+
+
+def test_what_is_declined_and_what_is_invented_are_counted_apart() -> None:
+    none = {"answers": ABSENT_ANSWERS[:1]}
+    rows = [
+        result(index=0), result(index=1, score=0.0, prediction="Rome"),
+        result(index=2, score=0.0, prediction="The text does not mention it."),
+        result(index=3, prediction="An unknown man"), failed(index=4),
+        result(index=5, prediction="It does not say.", **none),
+        result(index=6, score=0.0, prediction="Rome", **none), failed(index=7, **none),
+    ]  # fmt: skip
+    summary = summarise(rows)
+    shares = summary.declined, summary.declined_rightly, summary.invented
+    assert [(it.examples, it.mean) for it in shares if it] == [(5, 1 / 5), (3, 1 / 3), (3, 1 / 3)]
+    assert summary.invented and (summary.invented.low, summary.invented.high) == confidence_interval(
+        [1, 0, 0]
+    )
+    assert summarise(rows[:2]).invented is None
+    assert [it.row.index for it in wrong(rows)] == [1, 2, 4, 6, 7]
+
+
+def test_of_wrong_answers_the_worst_come_first_one_for_each_question_and_not_too_many() -> None:
+    rows = [result(index=index, sample=sample, score=index / 100 + sample / 2) for index in range(40)
+            for sample in range(2)]  # fmt: skip
+    found = wrong([*reversed(rows), result("full", score=0.5), result("full", index=1)])
+    assert [(it.series, it.row.index, it.row.sample) for it in found] == [
+        *(("gated", index, 0) for index in range(MAX_WRONG)), ("full", 0, 0)
+    ]  # fmt: skip
 
 
 def test_examples_of_one_name_are_paired_in_their_order() -> None:

@@ -84,6 +84,7 @@ def says(page: Page, text: str) -> None:
 def test_a_read_is_shown_from_the_disk(viewed: Callable[..., Page], record: Callable[..., Path]) -> None:
     page = viewed(record())
     expect(page.get_by_role("heading", level=1)).to_have_text("What did the goose hold?")
+    page.keyboard.press("Home")
     expect(page.locator("#memory ins")).to_have_text("A hat was lost in the snow.")
     page.keyboard.press("n")
     expect(page.locator("#memory ins")).to_have_text("Peterson found a goose.")
@@ -94,6 +95,36 @@ def test_a_read_is_shown_from_the_disk(viewed: Callable[..., Page], record: Call
     expect(page.locator("#text")).to_contain_text("The goose held a blue stone.")
     page.get_by_label("Changes").uncheck()
     expect(page.locator("#memory")).to_have_text("Peterson found a goose. The goose held a blue stone.")
+
+
+def test_a_read_opens_at_the_step_that_brought_the_answer(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    page = viewed(record(answer="Nobody was hanged. Peterson found a goose."))
+    expect(page.locator("#text mark")).to_have_text("Peterson found a goose.")
+    expect(page.locator("#memory ins")).to_have_text("Peterson found a goose.")
+
+
+def test_a_read_without_sources_opens_at_the_last_change_of_the_memory(
+    viewed: Callable[..., Page], record: Callable[..., Path]
+) -> None:
+    page = viewed(record(), "--without-text")
+    expect(page.locator("#memory ins")).to_have_text("The goose held a blue stone.")
+    expect(page.get_by_title("Next change (n)")).to_be_disabled()
+
+
+def test_of_several_steps_over_a_chunk_the_one_that_took_the_note_is_opened(
+    empty: Page, tmp_path: Path
+) -> None:
+    steps = [step(0, "A.", (0, 9)), step(1, "A.", (9, 21)), step(1, "A. It was blue.", (9, 21))]
+    source = {"file": "a.txt", "page": None, "start": 9, "end": 21, "excerpt": "It was blue."}
+    answer = {
+        "type": "answer",
+        "answer": "It was blue.",
+        "statements": [{"text": "It was blue.", "source": source}],
+    }
+    give(empty, write(tmp_path / "t.jsonl", header(), *steps, step(None, "A. It was blue.", None), answer))
+    expect(empty.locator("#step")).to_contain_text("Step 3 of 4")
 
 
 def test_a_missing_answer_is_shown_quietly(viewed: Callable[..., Page], record: Callable[..., Path]) -> None:
@@ -109,7 +140,7 @@ def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
     trace = record()
     story = (trace.parent / "story.txt").read_text("utf-8")
     page = viewed(trace)
-    expect(page.locator("#text .block").first).to_be_visible()  # it is unpacked
+    expect(page.locator("#text mark")).to_be_visible()  # it is unpacked
     page.keyboard.press("Home")
     for line in read_journal(trace):
         if isinstance(line, Conversation) and line.span:
@@ -319,8 +350,8 @@ def test_keys_slider_buttons_and_the_strip_move_through_the_steps(empty: Page, t
     lines = [step(index, f"Memory {index // 3}.", (index * 5, index * 5 + 5)) for index in range(30)]
     give(empty, write(tmp_path / "t.jsonl", header(), *lines))
     told = empty.locator("#step")
-    expect(told).to_contain_text("Step 1 of 30")
-    for key, number in (("ArrowRight", 2), ("n", 4), ("End", 30), ("ArrowRight", 30), ("p", 28),
+    expect(told).to_contain_text("Step 28 of 30")
+    for key, number in (("Home", 1), ("ArrowRight", 2), ("n", 4), ("End", 30), ("ArrowRight", 30), ("p", 28),
                         ("PageUp", 18), ("ArrowLeft", 17), ("Home", 1), ("ArrowLeft", 1)):  # fmt: skip
         empty.keyboard.press(key)
         expect(told).to_contain_text(f"Step {number} of 30")
@@ -347,7 +378,9 @@ def test_ten_thousand_steps_are_opened_and_gone_through(empty: Page, tmp_path: P
     trace = tmp_path / "t.jsonl"
     trace.write_bytes(b"".join(_line(it) for it in (header(), *lines)))
     give(empty, trace)
-    expect(empty.locator("#step")).to_contain_text("Step 1 of 10,000", timeout=60_000)
+    expect(empty.locator("#step")).to_contain_text("Step 10,000 of 10,000", timeout=60_000)
+    empty.keyboard.press("Home")
+    expect(empty.locator("#memory ins")).to_have_text(words[0])
     empty.keyboard.press("End")
     expect(empty.locator("#memory ins")).to_have_text(words[-1].split(".")[0] + ".")
     expect(empty.locator("#memory del")).to_contain_text(words[STEPS - 42])
@@ -367,7 +400,7 @@ def _line(line: dict[str, object]) -> bytes:
 def test_many_moves_within_a_frame_are_drawn_once(empty: Page, tmp_path: Path) -> None:
     lines = [step(index, f"Memory {index}.", (index, index + 1)) for index in range(100)]
     give(empty, write(tmp_path / "t.jsonl", header(), *lines))
-    expect(empty.locator("#step")).to_contain_text("Step 1 of 100")
+    expect(empty.locator("#step")).to_contain_text("Step 100 of 100")
     changes = empty.evaluate(
         """async () => {
           let seen = 0;
@@ -415,10 +448,11 @@ def test_dropped_text_stands_beside_the_memory_if_it_is_what_was_read(
         [trace.read_text("utf-8"), story.read_text("utf-8")],
     )
     empty.dispatch_event("main", "drop", {"dataTransfer": data})
-    expect(empty.locator("#text")).to_contain_text("A hat was lost in the snow. \U0001fabf")
+    expect(empty.locator("#text")).to_contain_text("The goose held a blue stone. \U0001fabf")
     story.write_text(story.read_text("utf-8").replace("snow", "rain"), "utf-8")
     give(empty, story)
     says(empty, "changed since")
+    empty.keyboard.press("Home")
     expect(empty.locator("#text")).to_contain_text("in the snow")
 
 
@@ -546,8 +580,8 @@ def test_long_memories_are_compared_in_bounded_time(empty: Page) -> None:
 def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
     lines = [
         step(0, "A.", (0, 10), finish_reason="length"),
-        {"type": "overflow", "prompt_sha256": "0", "error": "too long"},
-        step(1, "A. B.", (10, 15)),
+        {"type": "overflow", "prompt_sha256": "0", "error": "too long", "unusable": [usage(100)]},
+        step(1, "A. B.", (10, 15), unusable=[usage(7)]),
         step(1, "A. B.", (15, 20), ignored="MEMORY"),
         step(2, "A. B.", (20, 30), unused=True),
         step(2, "A. B.", (20, 30)),
@@ -557,6 +591,8 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
     ]
     give(empty, write(tmp_path / "t.jsonl", header(), *lines))
     told = empty.locator("#step")
+    expect(told).to_contain_text("Step 5 of 6")
+    empty.keyboard.press("Home")
     for said in (
         "chunk 1 · memory changed · reply cut at its token budget",
         "chunk 2 · memory changed · part of a chunk that was split",
@@ -570,6 +606,7 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
     expect(empty.locator("#memory ins, #memory del")).to_have_count(0)
     empty.get_by_text("Figures and settings").click()
     expect(empty.locator("#totals")).to_contain_text("3, split: 1")
+    expect(empty.locator("#totals")).to_contain_text("2,167, cached: 1,500")
 
 
 def test_notes_that_are_read_like_chunks_are_not_taken_for_the_document(empty: Page, tmp_path: Path) -> None:
@@ -579,6 +616,8 @@ def test_notes_that_are_read_like_chunks_are_not_taken_for_the_document(empty: P
     lines = [step(0, "One.", (0, 10)), step(1, "Two.", (10, 20)), step(0, "Both.", (0, 9), source="notes")]
     trace = write(tmp_path / "t.jsonl", header(workflow="map_reduce", document=document), *lines)
     give(empty, trace, tmp_path / "a.txt")
+    expect(empty.locator("#text")).to_contain_text("read notes")
+    empty.keyboard.press("Home")
     expect(empty.locator("#text")).to_have_text("abcdefghij")
     empty.keyboard.press("ArrowRight")
     expect(empty.locator("#memory del")).to_have_count(0)  # each chunk is read with nothing in memory

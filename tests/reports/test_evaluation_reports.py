@@ -16,6 +16,7 @@ from memagent import SettingsError
 from memagent.evaluation.rows import EvaluationRow, open_rows
 from memagent.reports.drawing import plain
 from memagent.reports.evaluation import as_json, as_markdown, load, write_report
+from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.types import flatten
 
 
@@ -221,6 +222,24 @@ def test_capture_and_retention_have_a_table_where_they_are_known(tmp_path: Path)
     assert "| gated | 2K | 4 | 75.0 [30, 95] | 66.7 [21, 94] |" in told and "| full | 2K | 1 |" not in told
     assert data["by_size"][0]["capture"]["mean"] == 0.75 and data["by_size"][1]["capture"] is None
     assert "## Memory" not in report(write(tmp_path / "other", [row()]))[0]
+
+
+def test_declined_and_invented_answers_have_a_table_and_wrong_ones_are_shown(tmp_path: Path) -> None:
+    rows = [
+        row(index=0, prediction="x"),
+        row(index=1, score=0.0, prediction="It does not say.", problem="Who?"),
+        row(index=2, prediction="It does not say.", answers=ABSENT_ANSWERS),
+        row(index=3, score=0.0, prediction="In | Rome", problem="Where? " * 90, answers=ABSENT_ANSWERS),
+        row(index=4, score=0.0, error="no room", cause="EngineError", problem="When?", answers=("a", "b")),
+    ]
+    told, data = report(write(tmp_path / "run", rows))
+    assert "| gated | 2K | 3 | 33.3 [6, 79] | 2 | 50.0 [9, 91] | 50.0 [9, 91] |" in told
+    assert "| gated | niah_single_1 | Who? | x | It does not say. |\n" in told
+    assert "... | no answer | In \\| Rome |\n" in told
+    assert "| When? | a; b | EngineError: no room |\n" in told
+    assert [it["question"][:6] for it in data["wrong"]] == ["Who?", "Where?", "When?"]
+    right, _ = report(write(tmp_path / "other", [row()]))
+    assert "Invented" not in right and "## Wrong" not in right
 
 
 def test_a_run_that_is_not_finished_is_called_so(tmp_path: Path) -> None:

@@ -120,6 +120,16 @@ def test_every_file_has_a_row_with_its_own_answer(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_files_stand_in_the_natural_order_of_their_names(folder: Path, named: bool) -> None:
+    put(folder / "10.txt", "FACT-10: lamp10.")
+    paths = sorted(map(str, folder.iterdir())) if named else [str(folder)]  # as a shell lists them, or a walk
+    asked = replace(survey(folder), paths=tuple(paths))
+    run(asked, reader())
+    found = [Path(row["file"]).name for row in table(folder.parent / "table.jsonl")]
+    assert found == [f"{number}.txt" for number in range(11)]
+
+
 def test_files_whose_names_look_alike_have_their_own_answers(folder: Path) -> None:
     for number, name in enumerate(("a\u200bb", "a\\u200bb", "a\\\u200bb", "a\\\\u200bb"), 20):
         put(folder / f"{name}.txt", f"FACT-{number}: lamp{number}.")

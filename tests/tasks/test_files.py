@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from memagent.errors import SettingsError
 from memagent.tasks import load_examples, write_examples
 from memagent.tasks.corpora import open_text
+from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.types import Example
 
 TEXTS = st.text(st.characters(), min_size=1).filter(str.strip)  # with lone surrogates and line separators
@@ -70,10 +71,12 @@ def test_a_user_s_row_needs_a_problem_a_document_and_answers(tmp_path: Path) -> 
         tmp_path / "mine.v2.jsonl",
         {"problem": "Who?", "document": "Ada did it.", "answers": ["Ada", 7]},
         {"question": "Who?", "documents": ["Ada.", {"title": "Bob", "text": "He."}], "answer": "Ada"},
+        {"question": "When?", "document": "Ada did it.", "answers": []},
     )
     assert made == [
         Example("mine-1", "mine", "Who?", "Ada did it.", ("Ada", "7"), 3),
         Example("mine-2", "mine", "Who?", "Document 1:\nAda.\n\nDocument 2:\nBob\nHe.", ("Ada",), 7),
+        Example("mine-3", "mine", "When?", "Ada did it.", ABSENT_ANSWERS, 3),
     ]
 
 
@@ -146,8 +149,7 @@ def test_without_the_extra_a_list_names_it(tmp_path: Path, monkeypatch: pytest.M
             "row 2: one of the documents has no `text`, only title, paragraph_text",
         ),
         ({"problem": "x", "documents": [" "], "answers": ["y"]}, "row 2: documents is ' '"),
-        ({"problem": "x", "document": "y"}, "row 2 has no answers"),
-        ({"problem": "x", "document": "y", "answers": []}, "row 2 has no answers"),
+        ({"problem": "x", "document": "y"}, "row 2 has no answers: .* or an empty list"),
         ({"problem": "x", "document": "y", "answers": [""]}, "row 2: answers is ''"),
         (
             {"problem": "x", "document": "y", "answers": ["z"], "length_tokens": "many"},

@@ -48,7 +48,8 @@ from memagent.types import ESTIMATE, Spent
 @click.option("--examples", metavar="FILE", shell_complete=complete_files,
               help="examples from a JSONL file, as written by `memagent data`")  # fmt: skip
 @click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(workflows())),
-              metavar="NAME", help=f"a workflow; may be repeated: {', '.join(workflows())}")  # fmt: skip
+              metavar="NAME",
+              help=f"a workflow (auto); may be repeated: {', '.join(workflows())}")  # fmt: skip
 @click.option("--count", type=int, metavar="N",
               help="examples per task and size (128, or all of a smaller set), or the first examples "
               "of a file (all)")  # fmt: skip
@@ -81,9 +82,8 @@ def command(
     --seed seeds both the examples and the model's sampler. Without --answer-tokens, the task sets the budget
     of the answer.
     """
-    usual = (settings.read.workflow,) if settings.read.workflow else ()
     settings = replace(settings, read=settings.read.replace(cite=False))  # rows have no sources
-    plan = Plan(workflows=workflows or usual, seed=settings.read.seed or 0, **asked)
+    plan = Plan(workflows=workflows, seed=settings.read.seed or 0, **asked)
     if not (dry_run and must_fetch(settings.engine)):
         use_default(settings.engine, quiet)
     _warn_about(plan, settings)

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import repeat
+from itertools import groupby, repeat
 
 import click
 
@@ -43,8 +43,12 @@ def text(
             say(_border(chunk))
             print_text(chunk.shown if chunk.shown.endswith("\n") else chunk.shown + "\n")
     else:
-        for block in blocks:
-            print_text(block.text)
+        several, last = len(document.sources) > 1, "\n"
+        for name, of_file in groupby(blocks, key=lambda block: block.source.name):
+            if several:
+                say(f"=== {name} ===" if last.endswith("\n") else f"\n=== {name} ===")
+            for block in of_file:
+                print_text(last := block.text)
     warn_left_out((*document.skipped, *blocks.skipped))
 
 

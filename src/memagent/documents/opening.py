@@ -245,7 +245,7 @@ class Pass:
 def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) -> Document:
     """Find the files and look at their beginnings, without reading them whole.
 
-    Each path is a file, a directory (its files, sorted, hidden ones left out), a glob pattern, or
+    Each path is a file, a directory (its files, in natural order, hidden ones left out), a glob pattern, or
     "-" for standard input. A file named twice is read once. With `follow_links`, files outside a directory
     that are linked from it are read too.
 

@@ -21,6 +21,7 @@ from memagent.errors import DocumentError, reason
 
 _LIKE_ESCAPE = re.compile(r"\\(?=[\\xuUtnr]|[^ -~])")
 _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
+_NUMBER = re.compile(r"(\d+)")
 
 
 class Found(NamedTuple):
@@ -88,8 +89,15 @@ def unreadable(name: str, error: OSError) -> DocumentError:
     return DocumentError(f"{name} cannot be read: {reason(error)}")
 
 
+def natural(path: str | os.PathLike[str]) -> tuple[list[list[str | int]], str]:
+    """The key that sorts paths as people number them, folder by folder: contract2 before contract10."""
+    text = os.fspath(path)
+    parts = [_NUMBER.split(part) for part in Path(text).parts]
+    return [[int(it) if it.isdecimal() else it for it in part] for part in parts], text
+
+
 def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found]:
-    """The files below a directory, sorted, without hidden ones by default; then unlistable folders."""
+    """The files below a directory, in natural order, by default no hidden ones; then unlistable folders."""
     closed: list[Path] = []
     inside = _real(top)
     walked: set[Path] = set()
@@ -102,8 +110,8 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found
             continue
         walked.add(real)
         links = () if follow_links else [name for name in subfolders if Path(folder, name).is_symlink()]
-        subfolders[:] = sorted(name for name in subfolders if hidden or not name.startswith("."))
-        for name in sorted({*names, *links}):
+        subfolders[:] = sorted((it for it in subfolders if hidden or not it.startswith(".")), key=natural)
+        for name in sorted({*names, *links}, key=natural):
             path = Path(folder, name)
             if name.startswith(".") and not hidden:
                 continue
@@ -121,11 +129,11 @@ def _real(path: Path) -> Path:
 
 
 def _matching(pattern: Path, follow_links: bool) -> Iterator[Found]:
-    """The files that match a pattern, sorted."""
+    """The files that match a pattern, in natural order."""
     parts = pattern.parts
     if "**" in parts:
         place = parts.index("**")
-        tops = sorted(glob.glob(str(Path(*parts[:place])))) if place else ["."]  # noqa: PTH207
+        tops = glob.glob(str(Path(*parts[:place]))) if place else ["."]  # noqa: PTH207
         rest = parts[place:]
         hidden = any(part.startswith(".") for part in rest)
         found = [
@@ -134,11 +142,12 @@ def _matching(pattern: Path, follow_links: bool) -> Iterator[Found]:
             for file in _walk(Path(top), follow_links, hidden)
             if _matches(file.path.relative_to(top).parts, rest)
         ]
-        files = [file if file.refusal else file._replace(named=True) for file in sorted(found)]
+        files = [file if file.refusal else file._replace(named=True) for file in found]
     else:
-        files = [Found(Path(match), named=True) for match in sorted(glob.glob(str(pattern)))]  # noqa: PTH207
+        files = [Found(Path(match), named=True) for match in glob.glob(str(pattern))]  # noqa: PTH207
     if not files:
         raise DocumentError(f"no file matches {shown(pattern)}")
+    files.sort(key=lambda file: natural(file.path))
     yield from (file for file in files if not file.path.is_dir())
 
 

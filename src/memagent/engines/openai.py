@@ -30,6 +30,7 @@ from memagent.engines.refusals import (
     read_refusal,
 )
 from memagent.engines.replies import (
+    CutPrompts,
     check_read_whole,
     collect_written,
     parse_json,
@@ -71,6 +72,7 @@ class OpenAIEngine:
         self._slots = asyncio.Semaphore(connection.concurrency)
         self.requests = Requests(connection)
         self._estimates = False
+        self._cuts = CutPrompts()
         self._next_warning = 0.0
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -84,9 +86,21 @@ class OpenAIEngine:
         self, messages: tuple[Message, ...], sampling: Sampling, again: Again | None = None
     ) -> Completion:
         """See `Retries.complete_while`."""
-        once = partial(self._complete_once, messages, sampling)
-        async with self._slots:
-            return await self._try(once, self.connection.retries + 1, again)
+        once, unusable = partial(self._complete_once, messages, sampling), list[Usage]()
+
+        def keep(usage: Usage | None) -> bool:
+            if again and not again(usage):
+                return False
+            unusable.extend([usage] if usage else [])
+            return True
+
+        try:
+            async with self._slots:
+                completion = await self._try(once, self.connection.retries + 1, keep)
+        except EngineError as error:
+            error.unusable = tuple(unusable)
+            raise
+        return replace(completion, unusable=tuple(unusable)) if unusable else completion
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
@@ -198,6 +212,7 @@ class OpenAIEngine:
         try:
             completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
             await check_read_whole(texts, completion.usage)
+            self._cuts.check(texts, completion.usage)
         except (TransientError, EngineError) as error:
             if isinstance(sent, dict) and sent.get("choices"):
                 error.usage = await self._usage(texts, sent, read_usage(sent))

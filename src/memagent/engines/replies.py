@@ -36,6 +36,9 @@ _ALWAYS_ALLOWED_CHARACTERS = 4096
 _MAX_TOKENS = 2**31
 # A server has dropped part of a prompt if it read less than this share of its fewest tokens, minus this many.
 _MIN_SHARE_READ, _MIN_DROPPED_TOKENS = 0.9, 64
+# It cuts all to one length if so many prompts, so different in length, have the same count, and no small one.
+_MIN_CUT_PROMPTS, _MIN_CUT_CHARACTERS, _MIN_CUT_TOKENS = 4, 256, 1024
+_WIDEN = "give its model a larger window (num_ctx, for Ollama), or lower `chunk_tokens`"
 
 
 def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -> Completion:
@@ -115,9 +118,35 @@ async def check_read_whole(texts: Sequence[str], usage: Usage) -> None:
     if read < _min_read(fewest):
         raise ContextOverflowError(
             f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and silently "
-            "dropped the rest: give its model a larger window (num_ctx, for Ollama), or lower "
-            "`chunk_tokens`"
+            f"dropped the rest: {_WIDEN}"
         )
+
+
+class CutPrompts:
+    """Notices a server that cuts all longer prompts to one length: its counts stay while prompts grow.
+
+    Prompts that are read whole rarely have the same count, and hardly ever so many in a row.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = 0  # of the longest prompt, as the server counted it
+        self._lengths: set[int] = set()  # in characters, of prompts with this count
+
+    def check(self, texts: Sequence[str], usage: Usage) -> None:
+        """Raise `EngineError` if the server has counted the same for several prompts of different length."""
+        length, read = sum(map(len, texts)), usage.prompt_tokens
+        if read != self._tokens:
+            if length < min(self._lengths, default=0):
+                return  # it may have been short enough
+            self._tokens, self._lengths = read, set()
+        self._lengths.add(length)
+        least, most = min(self._lengths), max(self._lengths)
+        many = len(self._lengths) >= _MIN_CUT_PROMPTS and most - least >= _MIN_CUT_CHARACTERS
+        if many and read >= _MIN_CUT_TOKENS:
+            raise EngineError(
+                f"the endpoint read {read:,} tokens of each of {len(self._lengths)} prompts of {least:,} to "
+                f"{most:,} characters: it silently drops the rest, and what was read so far was cut: {_WIDEN}"
+            )
 
 
 def _min_read(fewest: int) -> float:

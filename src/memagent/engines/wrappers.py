@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -50,6 +50,24 @@ class Chain(Wrapper):
         place = self.longest + 1  # it extends the longest chain that has ended
         completion = await super().complete(messages, sampling)
         self.longest = max(self.longest, place)
+        return completion
+
+
+class Losses(Wrapper):
+    """Tells `pay` of replies that were paid for and could not be used."""
+
+    def __init__(self, engine: Engine, pay: Callable[[Sequence[Usage]], None]) -> None:
+        super().__init__(engine)
+        self._pay = pay
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete with the wrapped engine."""
+        try:
+            completion = await super().complete(messages, sampling)
+        except EngineError as error:
+            self._pay(error.paid)
+            raise
+        self._pay(completion.unusable)
         return completion
 
 

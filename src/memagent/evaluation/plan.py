@@ -50,6 +50,7 @@ class Attempt:
 class Plan:
     """Which workflows run over which examples.
 
+    Without `workflows`, it is the one that any other read with these settings has.
     `count` is the number of examples for each task and size (by default 128, or all of a smaller set), or the
     most to take from a file (by default all). Every workflow reads every example `samples` times. `seed`
     determines the examples. An answer gets the budget that its task asks for, unless the settings give
@@ -57,7 +58,7 @@ class Plan:
     Raises `SettingsError` for unknown names and missing sizes.
     """
 
-    workflows: tuple[str, ...]
+    workflows: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
     documents: tuple[int, ...] = ()
@@ -89,8 +90,6 @@ class Plan:
                 raise SettingsError(
                     f"the sizes {', '.join(map(str, sizes))} must be above 0, each named once"
                 )
-        if not self.workflows:
-            raise SettingsError(f"which workflow? `workflows` takes one or more of {', '.join(workflows())}")
         if not self.tasks and self.examples is None:
             raise SettingsError(
                 "which examples? give `tasks` and `lengths` in tokens, or a file with `examples`"

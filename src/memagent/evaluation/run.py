@@ -32,7 +32,7 @@ from memagent.reading.workflow import Workflow
 from memagent.reading.workflows import choose_workflow
 from memagent.runs.batch import RunProgress, record_failure, run_batch
 from memagent.settings import Settings
-from memagent.tasks.scoring import score_reply, substring_match
+from memagent.tasks.scoring import is_absent, score_reply, substring_match
 from memagent.types import Engine, Example, flatten
 from memagent.version import __version__
 
@@ -83,8 +83,11 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
     `SettingsError` before the first call if something cannot be used, and `MemAgentError` if an example
     cannot be made; the rows so far are kept.
     """
-    plan = run.plan
     async with nullcontext(engine) if engine else open_engine(run.settings.engine) as opened:
+        if not run.plan.workflows:
+            usual, _ = choose_workflow(run.settings.read, opened.model.trained)
+            run = replace(run, plan=replace(run.plan, workflows=(usual,)))
+        plan = run.plan
         totals = plan.totals()
         header = await asyncio.to_thread(header_of, run, opened, totals.total())
         traces = run.traces_folder
@@ -221,7 +224,7 @@ class Needed:
     @classmethod
     def of(cls, example: Example, scorer: str) -> Self:
         """What an example needs: all of its answers or any of them, depending on its scorer."""
-        absent = example.id.endswith("-absent")
+        absent = is_absent(example.answers)
         found = tuple(
             answer
             for answer in example.answers

@@ -16,9 +16,12 @@ from statistics import fmean, linear_regression
 from typing import Literal, TypeVar
 
 from memagent.evaluation.rows import EvaluationRow
-from memagent.tasks.scoring import confidence_interval, paired_interval
+from memagent.tasks.scoring import confidence_interval, declines, is_absent, paired_interval
 
 DEPTH_BINS = 10
+MAX_WRONG = 20
+"""How many wrong answers of a series are shown."""
+
 _MIN_SPREAD = 1.5  # longest length over shortest; growth cannot be fitted over less
 _ALIKE_CHARACTERS = 120  # errors that begin with the same ones are of one kind
 _UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
@@ -95,7 +98,9 @@ class Summary:
     `computed_tokens` are the prompt tokens that were not `cached_tokens`; `paid` is the cost of all attempts
     together, failed ones included; `passed_over` is a share of the chunks. `capture` is the share of examples
     whose answer or evidence entered the memory, `retention` the share of those that still have it there at
-    the end; None if unknown.
+    the end; None if unknown. `declined` is the share of examples with an answer that were declined,
+    `declined_rightly` that of those without one; `invented` the share of these that were answered all the
+    same. Failed attempts are neither. None without such examples.
     """
 
     examples: int
@@ -118,6 +123,9 @@ class Summary:
     passed_over: float | None
     capture: Estimate | None
     retention: Estimate | None
+    declined: Estimate | None
+    declined_rightly: Estimate | None
+    invented: Estimate | None
 
     @property
     def tokens(self) -> float | None:
@@ -177,6 +185,8 @@ def summarise(results: Sequence[Scored]) -> Summary:
     scores = _by_example(results, lambda row: row.score)
     low, high = confidence_interval(scores)
     succeeded = [result.row for result in results if not result.row.error]
+    absent = [result for result in results if is_absent(result.row.answers)]
+    there = [result for result in results if not is_absent(result.row.answers)]
 
     def mean(value: Callable[[EvaluationRow], float | None]) -> float | None:
         known = [it for it in map(value, succeeded) if it is not None]
@@ -203,6 +213,9 @@ def summarise(results: Sequence[Scored]) -> Summary:
         passed_over=mean(lambda row: row.passed_over / row.chunks if row.chunks else None),
         capture=_share(results, lambda row: row.captured),
         retention=_share(results, lambda row: row.retained if row.captured else None),
+        declined=_rate(there, lambda row: not row.score and declines(row.prediction)),
+        declined_rightly=_rate(absent, lambda row: declines(row.prediction)),
+        invented=_rate(absent, lambda row: not row.error and not declines(row.prediction)),
     )
 
 
@@ -215,7 +228,12 @@ def paid_for(results: Iterable[Scored]) -> float | None:
 def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool | None]) -> Estimate | None:
     """How often something happened in the attempts that succeeded, as far as it is known."""
     known = [it for it in results if not it.row.error and happened(it.row) is not None]
-    shares = _by_example(known, lambda row: bool(happened(row)))
+    return _rate(known, lambda row: bool(happened(row)))
+
+
+def _rate(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool]) -> Estimate | None:
+    """How often something happened; None without results."""
+    shares = _by_example(results, happened)
     return Estimate(len(shares), fmean(shares), *confidence_interval(shares)) if shares else None
 
 
@@ -279,6 +297,20 @@ def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
 
 def _summarise_by(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, Summary]:
     return {name: summarise(members) for name, members in group_by(results, group).items()}
+
+
+def wrong(results: Iterable[Scored]) -> list[Scored]:
+    """The attempts that scored less than 1: of each series the worst, of each example one."""
+    worst: defaultdict[str, list[Scored]] = defaultdict(list)
+    for attempts in group_by(results, lambda it: it.example).values():
+        last = min(attempts, key=lambda it: (it.row.score, it.row.sample))
+        if last.row.score < 1:
+            worst[last.series].append(last)
+    return [
+        it
+        for own in worst.values()
+        for it in sorted(own, key=lambda it: (it.row.score, it.row.index))[:MAX_WRONG]
+    ]
 
 
 def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:

@@ -157,7 +157,8 @@ async def _answer(version: Version, problem: str, engine: Engine, settings: Read
         await asyncio.to_thread(check_memory, memory, settings, model)
     shown = await asyncio.to_thread(workflow.shown, reading, memory) if workflow.shown else memory
     conversation = await reading.answer(shown, memory)
-    answer = prompts.restore(without_thought(conversation.completion.text))
+    written = conversation.completion
+    answer = prompts.restore(without_thought(written.text))
     cited: tuple[Statement, ...] = ()
     if provenance := workflow.sources(settings, version.statements):
         await asyncio.to_thread(provenance.update, conversation)
@@ -166,7 +167,7 @@ async def _answer(version: Version, problem: str, engine: Engine, settings: Read
     return Remembered(
         answer=answer,
         model=model.name,
-        spent=settings.price(conversation.completion.usage),
+        spent=sum((settings.price(it, calls=0) for it in written.unusable), settings.price(written.usage)),
         seconds=round(conversation.seconds, 3),
         statements=cited,
     )

@@ -22,7 +22,7 @@ from memagent.engines.wrappers import Wrapper
 from memagent.errors import ContextOverflowError, JournalError
 from memagent.reading.lines import Answer, Line, Overflow, Reply, from_json, to_json
 from memagent.storage import Log, read_log
-from memagent.types import Completion, Conversation, Engine, Message, Sampling, Usage
+from memagent.types import Completion, Conversation, Engine, Message, Sampling
 
 FORMAT = 2
 _BEGINNING = b'{"type": "header"'
@@ -106,23 +106,25 @@ class Journal(Wrapper):
         """Complete from the record, or with the engine, whose reply is on disk when this returns."""
         digest = prompt_digest(messages, sampling)
         match await self._recall(digest):
-            case Overflow(error=error):
-                raise ContextOverflowError(error)
+            case Overflow(error=told, unusable=unusable):
+                overflow = ContextOverflowError(told)
+                overflow.unusable = unusable
+                raise overflow
             case Reply(completion=completion):
                 self.recalled += 1
                 return completion
         try:
             completion = await super().complete(messages, sampling)
         except ContextOverflowError as error:
-            await self._write(to_json(Overflow(digest, str(error))))
+            await self._write(to_json(Overflow(digest, str(error), error.paid)))
             raise
         await self._write(to_json(Reply(digest, completion)))
         return completion
 
-    def left_over(self) -> list[Usage]:
-        """What was paid for replies on record that were not asked for again. Blocks."""
+    def left_over(self) -> list[Completion]:
+        """The replies on record that were not asked for again. Blocks."""
         lines = (from_json(self._log.at(place)) for places in self._replies.values() for place in places)
-        return [line.completion.usage for line in lines if isinstance(line, Reply)]
+        return [line.completion for line in lines if isinstance(line, Reply)]
 
     def close(self) -> None:
         """Release the file; the engine stays open."""

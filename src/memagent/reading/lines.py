@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from memagent.errors import JournalError
@@ -35,10 +35,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """The prompt with this digest does not fit the model's window."""
+    """The prompt with this digest does not fit the model's window; `unusable` is what was paid for it."""
 
     prompt_sha256: str
     error: str
+    unusable: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def to_json(line: Line) -> dict[str, Any]:
                 "prompt_sha256": line.prompt_sha256,
                 "reply": completion.text,
                 "finish_reason": completion.finish_reason,
-                "usage": asdict(completion.usage),
+                **_usage_of(completion),
                 **({"alternatives": dict(completion.alternatives)} if completion.alternatives else {}),
             }
         case Overflow():
@@ -89,8 +90,13 @@ def outcome_of(conversation: Conversation) -> dict[str, Any]:
     return {name: it for name, it in values.items() if name not in _ELSEWHERE} | {
         "seconds": round(conversation.seconds, 3),
         "finish_reason": completion.finish_reason,
-        "usage": asdict(completion.usage),
+        **_usage_of(completion),
     }
+
+
+def _usage_of(completion: Completion) -> dict[str, Any]:
+    unusable = [asdict(usage) for usage in completion.unusable]
+    return {"usage": asdict(completion.usage), **({"unusable": unusable} if unusable else {})}
 
 
 def from_json(line: Mapping[str, Any]) -> Line:
@@ -100,11 +106,11 @@ def from_json(line: Mapping[str, Any]) -> Line:
             case "header":
                 return _header(line)
             case "reply":
-                told = {"usage": Usage(**line["usage"]), "alternatives": line.get("alternatives", {})}
-                completion = Completion(line["reply"], line["finish_reason"], **told)
-                return Reply(line["prompt_sha256"], completion)
+                completion = _completion(line, line["reply"])
+                told = replace(completion, alternatives=line.get("alternatives", {}))
+                return Reply(line["prompt_sha256"], told)
             case "overflow":
-                return Overflow(line["prompt_sha256"], line["error"])
+                return Overflow(line["prompt_sha256"], line["error"], _unusable(line))
             case "conversation":
                 return _conversation(line)
             case "answer":
@@ -135,5 +141,12 @@ def _conversation(line: Mapping[str, Any]) -> Conversation:
     values = {name: line[name] for name in own}
     if line["span"] is not None:
         values["span"] = tuple(line["span"])
-    completion = Completion("", line["finish_reason"], usage=Usage(**line["usage"]))
-    return Conversation(messages=(), completion=completion, **values)
+    return Conversation(messages=(), completion=_completion(line, ""), **values)
+
+
+def _completion(line: Mapping[str, Any], text: str) -> Completion:
+    return Completion(text, line["finish_reason"], usage=Usage(**line["usage"]), unusable=_unusable(line))
+
+
+def _unusable(line: Mapping[str, Any]) -> tuple[Usage, ...]:
+    return tuple(Usage(**usage) for usage in line.get("unusable", ()))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from memagent.documents.opening import Document
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings
-from memagent.types import NOTHING_SPENT, Chunk, Conversation, Spent, Usage
+from memagent.types import NOTHING_SPENT, Chunk, Completion, Conversation, Spent, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +19,10 @@ class Progress:
 
     `chunks` and `document_tokens` count the chunks whose turn has come; `fraction` is about how much of the
     document they are, from 0 to 1, or None if unknown; `passed_over` counts those of them that the model was
-    not shown (`screen`). `spent` counts all conversations, `recalled` those of them that came from a resumed
-    journal, `unused` those whose reply was discarded (`lookahead`, or on record without a use), `cut` those
-    that ended at their token budget, `refused` passages of replies that the document does not hold.
+    not shown (`screen`). `spent` counts all conversations, and the tokens of replies that could not be used;
+    `recalled` counts the conversations that came from a resumed journal, `unused` those whose reply was
+    discarded (`lookahead`, or on record without a use), `cut` those that ended at their token budget,
+    `refused` passages of replies that the document does not hold.
     `critical_path` is the longest chain of calls, each of which began after the one before had ended.
     `seconds` is the time since this process began the read. `statements` are those of the memory with
     their sources, if the settings ask for them.
@@ -167,9 +169,15 @@ class Meter:
             done=done,
         )
 
-    def take_unused(self, usage: Usage) -> None:
+    def take_unusable(self, usages: Iterable[Usage]) -> None:
+        """Replies were paid for that could not be used."""
+        spent = sum((self._settings.price(it, calls=0) for it in usages), self.progress.spent)
+        self.progress = replace(self.progress, spent=spent)
+
+    def take_unused(self, completion: Completion) -> None:
         """A reply on record was not needed again; it was paid for."""
-        now = self._pay(usage)
+        self.take_unusable(completion.unusable)
+        now = self._pay(completion.usage)
         self.progress = replace(now, recalled=now.recalled + 1, unused=now.unused + 1)
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 
 from memagent.documents.marks import EARLIER_MARK, earlier_mark_of
 from memagent.documents.opening import Document
-from memagent.engines.wrappers import CallLimit, Chain
+from memagent.engines.wrappers import CallLimit, Chain, Losses
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
@@ -143,7 +143,7 @@ class Read:
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         if journal and journal.header:  # what it has on record decides: or no prompt would be found there
             reading = await self._reading(engine)
-        self._chain = Chain(journal or engine)
+        self._chain = Chain(Losses(journal or engine, self._meter.take_unusable))
         reading, last = replace(reading, engine=self._chain), None
         try:
             chunks = reading.passes.first()
@@ -207,8 +207,8 @@ class Read:
             self.statements = await asyncio.to_thread(self._cite, self._provenance)
             self.answer = self._provenance.bare(self.answer)
         if journal := self._journal:
-            for usage in await asyncio.to_thread(journal.left_over):
-                self._meter.take_unused(usage)
+            for completion in await asyncio.to_thread(journal.left_over):
+                self._meter.take_unused(completion)
             if self._answers:
                 cited = self.statements if self._provenance else None
                 await journal.finish(Answer(self.answer, self.has_answer, cited))

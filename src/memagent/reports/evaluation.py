@@ -19,6 +19,7 @@ from memagent.evaluation.statistics import Estimate, Scored, Size, Summary
 from memagent.reports import drawing
 from memagent.reports.folder import Pictures, as_page, as_text, cell, picture, table, write_folder
 from memagent.tasks.corpora import is_sample
+from memagent.tasks.scoring import is_absent
 
 _INTERVALS = """\
 Scores are in percent, with the 95% interval of the mean in brackets. With 128 questions it is about \
@@ -30,6 +31,14 @@ _DEPTH = """\
 The score by where in the document the answer stands, 0% at its beginning. Hatched: no example.
 
 """
+_DECLINED = """\
+## Declined and invented
+
+Declined: the reader said that the document does not answer. Invented: it answered a question that the \
+document does not answer. In percent, with the 95% interval in brackets; failed attempts are neither.
+
+"""
+_WRONG_CHARACTERS = 200  # of a question and a reply that are shown
 _COSTS = """\
 Means for one attempt, failed ones left out; the document's length is in tokens. Critical path: the longest \
 chain of calls that each began after the one before had ended, at the concurrency of the run. Cached: \
@@ -129,6 +138,10 @@ def as_json(evidence: Evidence) -> str:
             {"workflow": series, **asdict(size), "depth": depth / statistics.DEPTH_BINS, **_flatten(summary)}
             for (series, size, depth), summary in statistics.by_depth(evidence.results).items()
         ],
+        "wrong": [
+            dict(zip(_WRONG_FIELDS, _describe_wrong(it), strict=True))
+            for it in statistics.wrong(evidence.results)
+        ],
         "failures": [
             {"workflow": series, "cause": cause, "error": error, "count": count}
             for (series, cause, error), count in statistics.failures(evidence.results).most_common()
@@ -152,6 +165,8 @@ def as_markdown(evidence: Evidence, pictures: Pictures | None) -> str:
         picture("score by length", pictures),
         f"{_DEPTH}{shown}" if (shown := picture("score by depth", pictures)) else "",
         _memory(evidence),
+        _declined(evidence),
+        _wrong(evidence),
         "## Cost\n",
         f"{_COSTS}\n",
         cost_table(evidence),
@@ -237,6 +252,49 @@ def _memory(evidence: Evidence) -> str:
     )
     heads = ["workflow", "size", "examples", "capture", "retention"]
     return f"## Memory\n\n{text}" + table(heads, rows, texts=2) if rows else ""
+
+
+def _declined(evidence: Evidence) -> str:
+    """A table of what was declined, rightly and wrongly, and what was invented, where any was."""
+    sizes = evidence.by_size
+    if not any(it.invented or (it.declined and it.declined.mean) for it in sizes.values()):
+        return ""
+    rows = [
+        [series, str(size), _count(it.declined), _estimate(it.declined), _count(it.invented),
+         _estimate(it.declined_rightly), _estimate(it.invented)]
+        for (series, size), it in sizes.items()
+    ]  # fmt: skip
+    heads = ["workflow", "size", "with an answer", "declined", "without", "declined", "invented"]
+    return _DECLINED + table(heads, rows, texts=2)
+
+
+def _wrong(evidence: Evidence) -> str:
+    """A table of questions that were answered wrongly, the worst first."""
+    if not (found := statistics.wrong(evidence.results)):
+        return ""
+    return (
+        f"## Wrong answers\n\nThe questions that scored less than 100, the worst first, at most "
+        f"{statistics.MAX_WRONG} of a workflow; `rows.jsonl` has all.\n\n"
+        + table(_WRONG_FIELDS, map(_describe_wrong, found), texts=len(_WRONG_FIELDS))
+    )
+
+
+_WRONG_FIELDS = ("workflow", "task", "question", "expected", "reply")
+
+
+def _describe_wrong(result: Scored) -> tuple[str, ...]:
+    row = result.row
+    expected = "no answer" if is_absent(row.answers) else "; ".join(row.answers)
+    reply = f"{row.cause}: {row.error}" if row.error else row.prediction
+    return result.series, row.task, *(_shorten(text) for text in (row.problem, expected, reply))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _WRONG_CHARACTERS else text[: _WRONG_CHARACTERS - 3] + "..."
+
+
+def _count(found: Estimate | None) -> str:
+    return f"{found.examples:,}" if found else "0"
 
 
 def cost_table(evidence: Evidence) -> str:

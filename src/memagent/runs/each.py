@@ -19,7 +19,7 @@ from typing import Any
 
 from memagent.documents.files import FileState, NoTextError, look_at
 from memagent.documents.opening import Document, text_document
-from memagent.documents.paths import find_files, shown, unreadable
+from memagent.documents.paths import find_files, natural, shown, unreadable
 from memagent.engines import open_engine
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending
@@ -140,7 +140,7 @@ def _find_files(survey: Survey) -> list[FoundFile]:
         raise SettingsError("which question? give at least one, and each only once")
     left_out = [os.path.realpath(path) for path in (out, survey.journals) if path]
     found: dict[str, FoundFile] = {}
-    for path in survey.paths:
+    for path in sorted(survey.paths, key=natural):  # a shell lists contract10 before contract2
         if path == "-":
             raise DocumentError("standard input is one document: name files or folders to ask each")
         for file in find_files(path, survey.follow_links):

@@ -10,7 +10,7 @@ import logging
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
 from memagent.engines.endpoint import is_loopback
-from memagent.engines.wrappers import Wrapper
+from memagent.engines.wrappers import Losses, Wrapper
 from memagent.server.errors import ApiError, api_error
 from memagent.server.limits import Keys, Limits
 from memagent.server.page import served_files
@@ -63,8 +63,13 @@ class Metrics:
     def conversation(self, usage: Usage) -> None:
         """Count a conversation and its tokens."""
         self._conversations.inc()
-        for kind in ("prompt", "cached", "completion"):
-            self._tokens.labels(kind).inc(getattr(usage, f"{kind}_tokens"))
+        self.tokens([usage])
+
+    def tokens(self, usages: Iterable[Usage]) -> None:
+        """Count tokens, those of replies that could not be used too."""
+        for usage in usages:
+            for kind in ("prompt", "cached", "completion"):
+                self._tokens.labels(kind).inc(getattr(usage, f"{kind}_tokens"))
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
@@ -75,7 +80,7 @@ class Counted(Wrapper):
     """Counts the calls of a read that reach the engine; a journal answers others itself."""
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
-        super().__init__(engine)
+        super().__init__(Losses(engine, metrics.tokens))
         self._metrics = metrics
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:

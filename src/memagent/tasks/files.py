@@ -1,7 +1,8 @@
 """Examples in files: JSON lines or a JSON list, gzipped if the name ends in .gz.
 
 A row needs a `problem` (or `question`, `input`), a `document` (or `documents`, `context`), and `answers` (or
-`answer`); the other fields of `Example` are optional. So MemAgent's published files can be read as they are.
+`answer`), an empty list if the document has none; the other fields of `Example` are optional. So MemAgent's
+published files can be read as they are.
 
 MemAgent trains on HotpotQA questions among 200 documents, `hqa` made from the train split, without those
 that its base model answers closed-book (best of two; arXiv 2507.02259, section 4.1). Its test questions are
@@ -23,7 +24,7 @@ from memagent.errors import SettingsError, reason
 from memagent.prompts.thoughts import without_thought
 from memagent.storage import write_in_place
 from memagent.tasks.corpora import open_text, parse_row, read_rows
-from memagent.tasks.recipe import count_long, number_documents
+from memagent.tasks.recipe import ABSENT_ANSWERS, count_long, number_documents
 from memagent.tasks.scoring import score_reply
 from memagent.types import Engine, Example, Message, Sampling, TokenCounter
 
@@ -146,10 +147,15 @@ def question_of(row: dict[str, Any], place: str) -> tuple[str, tuple[str, ...]]:
     problem = row.get("problem", row.get("question", row.get("input")))
     value = row.get("answers", row.get("answer"))
     given = [value] if isinstance(value, str | int | float) else value
-    if not isinstance(given, list) or not given:
-        raise SettingsError(f"{place} has no answers: give a list of texts, each of them right")
+    if not isinstance(given, list):
+        raise SettingsError(
+            f"{place} has no answers: give a list of texts, each of them right, or an empty list if the "
+            "document has no answer"
+        )
     answers = (str(it) if isinstance(it, int | float) else it for it in given)
-    return _text(problem, "problem", place), tuple(_text(it, "answers", place) for it in answers)
+    return _text(problem, "problem", place), tuple(
+        _text(it, "answers", place) for it in answers
+    ) or ABSENT_ANSWERS
 
 
 def _evidence(row: dict[str, Any], document: str, place: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from statistics import fmean
 from unicodedata import category, normalize
 
 from memagent.documents.tokens import UNSPACED
+from memagent.tasks.recipe import ABSENT_ANSWERS
 
 Scorer = Callable[[str, tuple[str, ...]], float]
 """Maps a prediction and its gold answers to a score from 0 to 1."""
@@ -29,6 +30,14 @@ _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
 _TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
 _TEX_NOISE = re.compile(r"\s|\\!|\\left|\\right|\^\{\\circ\}|\^\\circ|\\\$|\\%|(?<=\\)[td](?=frac)")
+_DECLINES = re.compile(
+    r"\b(?:does not|doesn't|do not|don't) (?:\w+ )?"
+    r"(?:hold|contain|say|mention|give|provide|state|specify|answer)"
+    r"|\bnot (?:in|mentioned|stated|provided|specified|said|given|found)\b"
+    r"|\bno (?:answer|information|mention)\b|\bcannot be (?:answered|determined)\b"
+    r"|\bunknown\b|\bI don't know\b",
+    re.IGNORECASE,
+)
 _BOX_REACH = 300  # characters
 _Z95 = 1.959964
 
@@ -120,8 +129,23 @@ _SEE_THE_REPLY = ("string_match_all", "string_match_part", "boxed_match", "rouge
 
 
 def score_reply(scorer: str, reply: str, answers: tuple[str, ...]) -> float:
-    """Score a reply, 0 to 1: some scorers look at all of it, the others only at the answer it gives."""
+    """Score a reply, 0 to 1: some scorers look at all of it, the others only at the answer it gives.
+
+    Whatever the scorer, a reply to a question without an answer is right if it says so.
+    """
+    if is_absent(answers):
+        return float(declines(reply))
     return SCORERS[scorer](reply if scorer in _SEE_THE_REPLY else extract_answer(reply), answers)
+
+
+def is_absent(answers: Sequence[str]) -> bool:
+    """Whether these are the answers of an example whose document lacks the answer."""
+    return set(answers) <= set(ABSENT_ANSWERS)
+
+
+def declines(reply: str) -> bool:
+    """Whether a reply says, in English, that what was asked for is not there."""
+    return bool(_DECLINES.search(reply))
 
 
 def extract_answer(text: str) -> str:

@@ -22,7 +22,7 @@ from memagent.prompts import MEMORY, UNCHANGED, Prompts
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import SENTENCE_END
 from memagent.tasks.recipe import ABSENT_ANSWERS
-from memagent.tasks.scoring import substring_match
+from memagent.tasks.scoring import is_absent, substring_match
 from memagent.tasks.words import CODED_NOISE
 from memagent.types import Completion, Engine, Example, Message, Model, Sampling, TokenCounter, Usage
 
@@ -165,7 +165,7 @@ class Notes:
     """
 
     def __init__(self, example: Example, document: str, count_tokens: TokenCounter) -> None:
-        if not example.evidence and not set(example.answers) <= set(ABSENT_ANSWERS):
+        if not example.evidence and not is_absent(example.answers):
             raise SettingsError(
                 f"the example {example.id} has no evidence, so the memory that leads to its answer is not "
                 "known: leave it out, or add `evidence` to its row"

@@ -22,7 +22,6 @@ from memagent.errors import TrainingError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
-from memagent.reading.workflows import choose_workflow
 from memagent.settings import Settings
 from memagent.tasks import load_examples, write_examples
 from memagent.tasks.scoring import confidence_interval
@@ -230,7 +229,6 @@ class HeldOut:
         rows: list[EvaluationRow] = []
         read = self._settings.read
         plan = Plan(
-            workflows=(choose_workflow(read, self._engine.model.trained)[0],),
             examples=str(self._examples),
             scorer=self._settings.data.scorer,
             task_answer_tokens=False,  # answers get the same room as in training

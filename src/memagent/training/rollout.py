@@ -25,7 +25,6 @@ from memagent.reading.read import Read
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.tasks import TASKS
-from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.scoring import SCORERS, score_reply
 from memagent.training.data import load_function
 from memagent.training.oracle import MakePlayer, Oracle
@@ -98,9 +97,7 @@ def exact_reward(example: Example, trajectory: Trajectory) -> float:
     A task with its own F measure keeps it. If the document lacks the answer, 1 for saying so.
     """
     task, answers, scorer = TASKS.get(example.task), example.answers, "exact_match"
-    if set(answers) <= set(ABSENT_ANSWERS):
-        scorer = "substring_match"
-    elif task and task.wants_all and len(answers) > 1:
+    if task and task.wants_all and len(answers) > 1:
         scorer, answers = "f1", (" ".join(answers),)
     elif task and task.scorer in _F_MEASURES:
         scorer = task.scorer

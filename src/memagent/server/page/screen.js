@@ -31,17 +31,16 @@ export class Screen {
     document.addEventListener("keydown", (event) => this.pressed(event));
   }
 
-  /** Show a trace from its first change on, one that is `live` from its last step. `waiting` takes the answer's place. */
+  /** Show a trace where its answer comes from, one that is `live` at its last step. `waiting` takes the answer's place. */
   open(trace, text, waiting, live = false) {
-    Object.assign(this, { trace, text, live, found: null, place: 0 });
+    Object.assign(this, { trace, text, live });
     this.guide = new Guide(trace, text, (source) => this.openSource(source));
     this.waiting = { text: waiting, failed: false };
     element("follow-label").hidden = !live;
-    element("follow").checked = live;
+    element("follow").checked = true; // until somebody moves
     element("start").hidden = true;
     element("read").hidden = false;
-    const first = trace.steps.findIndex((it) => it.changed);
-    this.place = Math.max(0, first);
+    this.goToAnswer();
     this.missing = MISSING[Boolean(trace.header.document?.sha256)];
     showHead(trace);
     this.grown();
@@ -67,7 +66,7 @@ export class Screen {
 
   /** The trace will not grow any more; `text` says why if it has no answer. */
   end(text, failed) {
-    if (!this.live && this.place === 0 && !this.trace.steps[0]?.changed) this.goToChange(1);
+    if (element("follow").checked) this.goToAnswer();
     this.live = false;
     this.waiting = { text, failed };
     element("follow-label").hidden = true;
@@ -112,14 +111,27 @@ export class Screen {
     if (to >= 0) this.go(to);
   }
 
-  /** Go to the step that read a source's excerpt, and mark it. */
-  openSource(source) {
+  /** Go to the step that read the first source of the answer, or else to the last that changed the memory. */
+  goToAnswer() {
+    const source = this.trace.statements?.find((it) => it.source)?.source;
+    if (source && this.goToSource(source)) return;
+    this.place = Math.max(0, this.trace.changeFrom(this.trace.steps.length, -1));
+    this.found = null;
+  }
+
+  /** Go to the step that read a source's excerpt, and mark it; whether there is one. */
+  goToSource(source) {
     const offset = this.guide.offsetOf(source);
     const place = offset === null ? -1 : this.trace.stepAt(offset);
-    if (place < 0) return;
-    element("follow").checked = false;
+    if (place < 0) return false;
     this.place = place;
     this.found = [offset, offset + (source.end - source.start)];
+    return true;
+  }
+
+  openSource(source) {
+    if (!this.goToSource(source)) return;
+    element("follow").checked = false;
     this.ask();
     element("text-pane").hidden = false; // what is hidden takes no focus
     element("text").focus();

@@ -27,6 +27,7 @@ export class Trace {
     if (line.type === "header") this.header = line;
     else if (line.type === "overflow") {
       this.splits += 1;
+      this.countTokens(line);
       this.pendingSplit = true;
     } else if (line.type === "conversation" && line.unused) this.countTokens(line);
     else if (line.type === "conversation") this.addStep(line);
@@ -56,6 +57,7 @@ export class Trace {
       seconds: line.seconds,
       cut: line.finish_reason === "length",
       usage: line.usage,
+      unusable: line.unusable,
       added: size.added,
       removed: size.removed,
       changed: before !== memory,
@@ -83,11 +85,14 @@ export class Trace {
     return line.span !== null && !this.inNotes;
   }
 
-  countTokens({ usage }) {
+  /** Count what a line has used; `unusable` are replies that were paid for in vain. */
+  countTokens({ usage, unusable = [] }) {
     const { totals } = this;
-    totals.prompt += usage.prompt_tokens;
-    totals.cached += usage.cached_tokens ?? 0;
-    totals.completion += usage.completion_tokens;
+    for (const used of usage ? [usage, ...unusable] : unusable) {
+      totals.prompt += used.prompt_tokens;
+      totals.cached += used.cached_tokens ?? 0;
+      totals.completion += used.completion_tokens;
+    }
   }
 
   count(step) {
@@ -108,10 +113,12 @@ export class Trace {
     return -1;
   }
 
-  /** The step that read the character at `offset` of the document; -1 if none did. */
+  /** The step that read the character at `offset` of the document; of several, one that took a note. -1 if none did. */
   stepAt(offset) {
     if (this.isWhole) return 0;
-    return this.steps.findIndex((it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1]);
+    const read = (it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1];
+    const noted = this.steps.findIndex((it) => it.changed && read(it));
+    return noted < 0 ? this.steps.findIndex(read) : noted;
   }
 
   /** Whether the answer was made from the whole document at once, without a memory. */
