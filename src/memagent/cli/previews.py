@@ -11,7 +11,7 @@ from itertools import repeat
 import click
 
 from memagent.cli.flags import complete_files, tokenizer_flag
-from memagent.cli.messages import describe, print_text, say, say_json, warn_left_out
+from memagent.cli.messages import describe, print_text, say, say_json, warn_left_out, warn_undecoded
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
@@ -46,6 +46,7 @@ def text(
         for block in blocks:
             print_text(block.text)
     warn_left_out((*document.skipped, *blocks.skipped))
+    warn_undecoded(blocks.replaced)
 
 
 def _border(chunk: Chunk) -> str:
