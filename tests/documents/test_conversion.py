@@ -688,6 +688,95 @@ def test_a_mail_in_html_alone_and_in_odd_encodings(tmp_path: Path) -> None:
         assert read(tmp_path / "d.eml") == f"```\n{text}\n```\n"
 
 
+def mime(kind: str, *parts: str, head: str = "") -> str:
+    """A part with parts, as text."""
+    border = f"border-{kind.replace('/', '-')}-{len(parts)}"
+    inner = "".join(f"--{border}\n{part}\n" for part in parts)
+    return f'{head}Content-Type: {kind}; boundary="{border}"\n\n{inner}--{border}--\n'
+
+
+def plain(text: str) -> str:
+    return f"Content-Type: text/plain; charset=utf-8\n\n{text}"
+
+
+def html(text: str) -> str:
+    return f"Content-Type: text/html; charset=utf-8\n\n{text}"
+
+
+ROOF = "The price for the roof is 8,400 euros."
+OFFER = mime("multipart/alternative", plain(ROOF), html(f"<p>{ROOF}</p>"))
+PICTURE = "Content-Type: image/png\nContent-ID: <p>\n\nx"
+LIST = "Content-Type: text/plain; name=list.txt\nContent-Disposition: attachment\n\nitem 44"
+TABLE = "<table><tr><td>Roof<td>8,400</table>"
+SIGNATURE = "Content-Type: application/pgp-signature; name=signature.asc\n\nx"
+INVITATION = "Content-Type: text/calendar\n\nBEGIN:VCALENDAR\nX-ONE:two three four five six seven\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        (mime("multipart/mixed", plain("CAUTION: from outside."), OFFER), ["CAUTION: from outside.", ROOF]),
+        (mime("multipart/mixed", plain("See below."), html(TABLE), plain("Regards, Eva")),
+         ["See below.", "| Roof | 8,400 |", "| --- | --- |", "Regards, Eva"]),
+        (mime("multipart/signed", mime("multipart/mixed", OFFER, LIST), SIGNATURE),
+         [ROOF, "Attachment: list.txt", "item 44"]),
+        (mime("multipart/alternative", plain("Please view this in an HTML client."), html(ROOF)), [ROOF]),
+        (mime("multipart/alternative", plain("The roof of the old mill"), html("<p>A map of the new roof")),
+         ["A map of the new roof"]),
+        (mime("multipart/alternative", plain("The prices:\n\nRegards"), html(f"The prices:{TABLE}Regards")),
+         ["The prices:", "| Roof | 8,400 |", "| --- | --- |", "Regards"]),
+        (mime("multipart/alternative", plain(ROOF), html(f"<style>{'a b c d e' * 9}</style><!-- {ROOF} -->")),
+         [ROOF]),
+        (mime("multipart/alternative", plain(f"{ROOF} https://a.example/b/c/d/e"), html(f"{ROOF} Now.")),
+         [f"{ROOF} Now."]),
+        (mime("multipart/alternative", plain(ROOF), INVITATION), [ROOF]),
+        (mime("multipart/alternative", plain(ROOF), mime("multipart/mixed", html(ROOF), LIST)),
+         [ROOF, "Attachment: list.txt", "item 44"]),
+        (mime("multipart/related", html(ROOF), PICTURE, "Content-Type: text/css\n\np {}", LIST),
+         [ROOF, "Attachment: list.txt", "item 44"]),
+        (mime("multipart/mixed", plain(" "), INVITATION), INVITATION.strip().splitlines()[2:]),
+        (mime("multipart/mixed", PICTURE), []),
+    ],
+    ids=["banner", "table between", "signed", "stub", "as long", "table", "page of pictures", "links",
+         "invitation", "file within a form", "page", "calendar alone", "picture alone"],
+)  # fmt: skip
+def test_the_parts_of_a_mail_are_read_once_and_in_order(
+    tmp_path: Path, message: str, lines: list[str]
+) -> None:
+    (tmp_path / "a.eml").write_text(f"From: a@x.org\nMIME-Version: 1.0\n{message}")
+    assert [it for it in read(tmp_path / "a.eml").splitlines() if it not in ("", "```")] == [
+        *("From: a@x.org", *lines)
+    ]
+
+
+@office
+def test_files_attached_to_a_mail_are_read(tmp_path: Path) -> None:
+    message = EmailMessage()
+    message.set_content("Attached.")
+    files = {
+        "a.PDF": pdf("Of a PDF file.", ""),
+        "b.docx": docx("Of a Word file."),
+        "c.xlsx": sheet(b'<row><c t="inlineStr"><is><t>Of a sheet</t></is></c></row>'),
+        "d.pdf": pdf(""),
+        "e.docx": b"damaged",
+        "f.zip": zipped({"a.txt": "text"}),
+    }
+    for name, content in files.items():
+        message.add_attachment(content, maintype="application", subtype="octet-stream", filename=name)
+    (tmp_path / "a.eml").write_bytes(message.as_bytes())
+    document = open_document(tmp_path / "a.eml")
+    assert [line for line in text_of(document).splitlines() if line.strip() not in ("", "```")] == [
+        *("Attached.", "Attachment: a.PDF", "Of a PDF file.", "Attachment: b.docx", "Of a Word file."),
+        *("Attachment: c.xlsx", "## S", "| Of a sheet |", "| --- |"),
+        *(f"Attachment, not read: {name}" for name in ("d.pdf", "e.docx", "f.zip")),
+    ]
+    assert [it.partition("a.eml: ")[2] for it in passed(document).skipped] == [
+        "a.PDF: page 2 has no text (scanned? run OCR first)",
+        "d.pdf (it has no text)",
+        "e.docx (File is not a zip file)",
+    ]
+
+
 @pytest.mark.parametrize("address", ["Ada <", "ada@", "a@[", "Ada Lovelace@x.org, <>"])
 def test_a_malformed_address_is_text(tmp_path: Path, address: str) -> None:
     (tmp_path / "a.eml").write_text(f"From: {address}\nTo: {address}\n\nbody\n")

@@ -42,12 +42,19 @@ def meant_encoding(declared: str) -> str:
     return _MEANT.get(encoding, encoding)
 
 
+def html_tree(page: str) -> Any:
+    """The elements of a page of HTML, repaired; None if there are none."""
+    from lxml import etree
+
+    parser = etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True)
+    return etree.fromstring(page.encode("utf-8", "replace"), parser) if page.strip() else None
+
+
 def closed_html(page: str) -> str:
     """A page of HTML, repaired, so that nothing in it swallows what follows."""
     from lxml import etree
 
-    parser = etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True)
-    root = etree.fromstring(page.encode("utf-8", "replace"), parser) if page.strip() else None
+    root = html_tree(page)
     return "" if root is None else str(etree.tostring(root, method="html", encoding="unicode"))
 
 
