@@ -530,6 +530,30 @@ def test_a_word_file_keeps_comments_headers_and_footers(tmp_path: Path) -> None:
     ]
 
 
+def word_table(*rows: tuple[str, ...]) -> str:
+    """A table as in a Word file, with the content of its cells."""
+    cells = ("".join(f"<w:tc>{cell}</w:tc>" for cell in row) for row in rows)
+    return f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in cells)}</w:tbl>"
+
+
+@office
+@pytest.mark.parametrize("size", [1, 600])
+def test_a_table_within_a_table_of_a_word_file_breaks_no_row(tmp_path: Path, size: int) -> None:
+    a, b, c, d = (f"<w:p><w:r><w:t>{it * size}</w:t></w:r></w:p>" for it in "abcd")
+    innermost = word_table((c,), (d,)) + "<w:p/>"
+    table = word_table((a, b), (a, b), (a, b + word_table((a + b, c), (d, innermost)) + "<w:p/>"), (c, d))
+    (tmp_path / "a.docx").write_bytes(
+        rewrite(docx("text"), "word/", ("<w:p><w:r><w:t>text</w:t></w:r></w:p>", table))
+    )
+    lines = [line for line in read(tmp_path / "a.docx").splitlines() if line]
+    if size == 1:
+        assert lines == [
+            *("| a | b |", "| --- | --- |", "| a | b |", "| a | b a b, c; d, c; d |", "| c | d |")
+        ]
+    else:  # it arranges the page
+        assert len(lines) > 5 and "a" * size in lines
+
+
 @office
 def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path) -> None:
     kinds = ("fldSimple", "moveTo", "moveFrom", "customXml", "ins", "del")
