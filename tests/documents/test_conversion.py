@@ -330,6 +330,60 @@ def test_cells_of_a_sheet_that_were_merged_are_in_each_of_them(tmp_path: Path) -
 
 
 @office
+def test_what_a_workbook_hides_is_left_out_and_said(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "Prices"
+    rows = [
+        ("id", "name", "cost", "price", None),
+        ("Part", "Shelf", 1, "Dose", None),
+        (None, None, 2, "adult", "child"),
+        ("bolt", "A", 3, 4, 5),
+        ("nut", "B", 6, 7, 8),
+        (None, "C", 9, 10, 11),
+    ]
+    for row in rows:
+        book.active.append(row)
+    for merged in ("D2:E2", "B2:C2", "A4:A6", "A2:A3"):
+        book.active.merge_cells(merged)
+    for row in (1, 5):
+        book.active.row_dimensions[row].hidden = True
+    book.active.column_dimensions["C"].hidden = True
+    for state in ("hidden", "veryHidden"):
+        book.create_sheet(state).sheet_state = state
+        book[state].append(("secret",))
+    book.create_sheet("Last").append(("x",))
+    book["Last"].row_dimensions[9].hidden = True
+    book.save(tmp_path / "a.xlsx")
+    document = open_document(tmp_path / "a.xlsx")
+    assert [line for line in text_of(document).splitlines() if line] == [
+        *("## Prices", "| Part | Shelf | Dose adult | Dose child |", "| --- | --- | --- | --- |"),
+        *("| bolt | A | 4 | 5 |", "| bolt | C | 10 | 11 |", "## Last", "| x |", "| --- |"),
+    ]
+    assert [it.partition("a.xlsx: ")[2] for it in passed(document).skipped] == [
+        "hidden rows or columns of the sheet Prices", "the hidden sheet hidden", "the hidden sheet veryHidden"
+    ]  # fmt: skip
+
+
+@office
+def test_a_workbook_keeps_the_comments_on_its_cells(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(("part", "price"))
+    book.active.append(("bolt", 4))
+    threaded = "[Threaded comment]\n\nYour version of Excel allows you to read this.\n\nComment:\n    of May"
+    for cell, text in (("B2", threaded), ("C2", "ask\nAda"), ("A1", "by number")):
+        book.active[cell].comment = openpyxl.comments.Comment(text, "Bob")
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx").splitlines()[2:] == [
+        "| part [comment: by number] | price |",
+        "| --- | --- |",
+        "| bolt | 4 [comment: of May] | [comment: ask Ada] |",
+        "",
+    ]
+
+
+@office
 def test_cells_of_a_slide_that_were_merged_are_in_each_of_them() -> None:
     pptx = pytest.importorskip("pptx")
     show, file = pptx.Presentation(), BytesIO()
