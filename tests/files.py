@@ -151,11 +151,15 @@ def epub(*chapters: str) -> bytes:
 
 def pdf(*pages: str) -> bytes:
     """A PDF of pages with one line each; an empty one has no text."""
-    streams = [f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET" if text else "" for text in pages]
-    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    return pdf_of_pages(*(f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET" if text else "" for text in pages))
+
+
+def pdf_of_pages(*streams: str) -> bytes:
+    """A PDF of pages with these contents."""
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(streams)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
-        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(streams)} >>",
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
     for number, stream in enumerate(streams):
@@ -194,24 +198,15 @@ def form_pdf(field: str) -> bytes:
     return pdf_of(objects)
 
 
-def placed_pdf(*words: tuple[int, int, str]) -> bytes:
-    """A PDF of one page, with texts at these places from the left and the bottom."""
+def placed(*words: tuple[int, int, str]) -> str:
+    """The content of a page, with texts at these places from the left and the bottom."""
     texts = " ".join(f"1 0 0 1 {left} {bottom} Tm {text}" for left, bottom, text in words)
-    stream = f"BT /F1 10 Tf {texts} ET"
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R "
-        "/Resources << /Font << /F1 4 0 R >> >> >>",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
-    ]
-    return pdf_of(objects)
+    return f"BT /F1 10 Tf {texts} ET"
 
 
-def drawn(*rows: tuple[str, ...], columns: tuple[int, ...] = (72, 180, 290, 400)) -> bytes:
-    """A PDF in which rows of cells are drawn one below the other; an empty cell is not drawn."""
-    return placed_pdf(
+def drawn(*rows: tuple[str, ...], columns: tuple[int, ...] = (72, 180, 290, 400)) -> str:
+    """The content of a page: rows of cells, one below the other; an empty cell is not drawn."""
+    return placed(
         *(
             (left, 700 - 14 * number, f"({cell}) Tj")
             for number, row in enumerate(rows)

@@ -28,12 +28,13 @@ def test_it_prints_where_chunks_begin_and_what_is_repeated(
 
 
 def test_it_says_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "a.txt").write_bytes(b"one caf\xc3\xa9" * 20 + b"\xff")
     (tmp_path / "b.bin").write_bytes(b"\0\1\2" * 50)
     assert main(["text", "--chunks", str(tmp_path)]) == 0
     printed = capsys.readouterr()
     assert "one" in printed.out
     assert "left out: " in printed.err and "b.bin" in printed.err
+    assert "a.txt: 1 characters could not be decoded" in printed.err
     assert main(["text", str(tmp_path / "c.txt")]) == 4
 
 

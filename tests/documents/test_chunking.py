@@ -541,6 +541,55 @@ def test_every_chunk_of_separated_values_shows_the_first_line(tmp_path: Path) ->
     assert all(chunk.shown == chunk.text for chunk in plain)
 
 
+VALUES = [f"North {n},{n * 7},2001-02-{n % 28 + 1:02}\n" for n in range(90)]
+
+
+@pytest.mark.parametrize(
+    ("before", "rows", "head"),
+    [
+        ("station,rain,since\n", VALUES, "station,rain,since\n"),
+        ("Rain of 2024\n\nstation,rain,since\n", VALUES, "station,rain,since\n"),
+        ("made by,Ada\non,2024-05-01\nstation,rain,since\n", VALUES, "station,rain,since\n"),
+        ('"station,\nits name",rain,since\n', VALUES, '"station,\nits name",rain,since\n'),
+        ("station;rain;since\n", [row.replace(",", ";") for row in VALUES], "station;rain;since\n"),
+        ("station,2001,2002\n", [f"North {n},{n * 7},{n * 9}\n" for n in range(90)], "station,2001,2002\n"),
+        ("station,Q1,Q2\n", [f"North,{n * 7},{n * 9}\n" for n in range(90)], "station,Q1,Q2\n"),
+        ("", VALUES, ""),
+        ("", [f"{n}\n" for n in range(400)], ""),
+        ("", ["the first\n", *("of many, many lines\n" for n in range(90))], ""),
+        ("Ada,2001,7\n", [f"Bob,{n % 50 + 1950},{n}\n" for n in range(90)], ""),
+    ],
+    ids=["head", "title", "preamble", "of two lines", "semicolons", "years", "quarters",
+         "none", "one column", "words", "years as values"],
+)  # fmt: skip
+def test_the_head_of_separated_values_is_told_by_its_width_and_its_kind(
+    tmp_path: Path, before: str, rows: list[str], head: str
+) -> None:
+    (tmp_path / "a.csv").write_text(before + "".join(rows))
+    first, *others = split(open_document(tmp_path / "a.csv"), 300, len)
+    assert len(others) > 1
+    assert first.shown == first.text
+    assert {chunk.shown == head + chunk.text for chunk in others} == {True}
+
+
+@pytest.mark.parametrize(
+    ("head", "shown"),
+    [
+        ("| Rain of 2024 |\n| --- |\n| station | rain |\n", "| station | rain |\n| --- | --- |\n"),
+        ("| by | Ada | x |\n|---|---|---|\n| station | rain |\n", "| by | Ada | x |\n|---|---|---|\n"),
+        ("| North | 5 |\n| --- | --- |\n", ""),
+        ("| a \\| b | rain |\n| --- | --- |\n", "| a \\| b | rain |\n| --- | --- |\n"),
+        ("| Rain of 2024 |\n| --- |\n| North | 5 |\n", ""),
+    ],
+    ids=["title", "wider", "none", "escaped", "title alone"],
+)
+def test_the_head_of_a_table_is_told_by_its_width_and_its_kind(head: str, shown: str) -> None:
+    text = head + "".join(f"| North {n} | {n * 7} |\n" for n in range(90))
+    _, *others = split(text_document(text), 300, len)
+    assert len(others) > 1
+    assert {chunk.shown == shown + chunk.text for chunk in others} == {True}
+
+
 @pytest.mark.parametrize("name", ["a.md", "a.csv"])
 def test_the_second_half_of_a_chunk_shows_the_head_of_its_table(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(table(50))

@@ -31,7 +31,8 @@ from files import (
     passed,
     pdf,
     pdf_of,
-    placed_pdf,
+    pdf_of_pages,
+    placed,
     read,
     rewrite,
     sheet,
@@ -72,11 +73,15 @@ def test_pages_of_a_pdf_reach_the_chunks(tmp_path: Path) -> None:
     assert whole.shown == whole.text
 
 
-def test_pages_without_text_are_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("empty", "said"),
+    [((2,), "page 2 has"), ((2, 3), "pages 2-3 have"), ((1, 3, 4, 6), "pages 1, 3-4, 6 have")],
+)
+def test_pages_without_text_are_named(tmp_path: Path, empty: tuple[int, ...], said: str) -> None:
     path = tmp_path / "a.pdf"
-    path.write_bytes(pdf("One.", "", "", "Four."))
-    (said,) = passed(open_document(path)).skipped
-    assert said == f"{path}: 2 of 4 pages have no text (scanned? run OCR first)"
+    path.write_bytes(pdf(*("" if page in empty else "Text." for page in range(1, 7))))
+    for _ in range(2):  # converted, and from the cache
+        assert passed(open_document(path)).skipped == (f"{path}: {said} no text (scanned? run OCR first)",)
 
 
 def test_a_scanned_pdf_is_an_error_and_named_in_a_directory(tmp_path: Path) -> None:
@@ -143,7 +148,7 @@ def test_a_pdf_gives_what_was_written_on_it_but_no_comments(tmp_path: Path) -> N
 def test_the_empty_cells_of_a_table_in_a_pdf_stay_empty(tmp_path: Path) -> None:
     title = "Rain in mm, as it was measured at the three gauges"
     rows = [("A", "North", "South", "West"), ("May", "12", "", "7"), ("June", "", "9"), ("July", "", "", "5")]
-    (tmp_path / "a.pdf").write_bytes(drawn((title,), *rows, ("end",)))
+    (tmp_path / "a.pdf").write_bytes(pdf_of_pages(drawn((title,), *rows, ("end",))))
     assert read(tmp_path / "a.pdf").strip().splitlines() == [
         *(title, "", "| A | North | South | West |"),
         *("| --- | --- | --- | --- |", "| May | 12 |  | 7 |", "| June |  | 9 |  |", "| July |  |  | 5 |"),
@@ -154,7 +159,7 @@ def test_the_empty_cells_of_a_table_in_a_pdf_stay_empty(tmp_path: Path) -> None:
 def test_gaps_within_one_string_of_a_pdf_divide_it_too(tmp_path: Path) -> None:
     rows = ("[(May) -9000 (12) -19000 (7)] TJ", "[(June) -19000 (9)] TJ", "[(July) -9000 (3) -9700 (4)] TJ")
     (tmp_path / "a.pdf").write_bytes(
-        placed_pdf(*((72, 700 - 14 * number, text) for number, text in enumerate(rows)))
+        pdf_of_pages(placed(*((72, 700 - 14 * number, text) for number, text in enumerate(rows))))
     )
     assert "| May | 12 |  | 7 |\n| --- | --- | --- | --- |\n| June |  |" in read(tmp_path / "a.pdf")
 
@@ -170,7 +175,7 @@ PAPER = [
 def test_columns_of_a_pdf_that_are_drawn_row_by_row_are_read_one_after_the_other(tmp_path: Path) -> None:
     title = "A title that stands above both of the columns and so belongs to neither of the two"
     rows = [(title,), *PAPER, ("1 A note on the left.",)]
-    (tmp_path / "a.pdf").write_bytes(drawn(*rows, columns=(72, 320)))
+    (tmp_path / "a.pdf").write_bytes(pdf_of_pages(drawn(*rows, columns=(72, 320))))
     text = " ".join(read(tmp_path / "a.pdf").split())
     assert text == (
         f"{title} The survey of the harbour found that the retention wall had moved by four centimetres "
@@ -178,6 +183,89 @@ def test_columns_of_a_pdf_that_are_drawn_row_by_row_are_read_one_after_the_other
         "the lighthouse. Its lamp is sound, but the stairs are rotten. They must be replaced by oak at "
         "90,000 crowns."
     )
+
+
+@pytest.mark.parametrize(
+    "feet",
+    [[(285, "- 2 -")], [(72, "Journal of Bridges"), (288, "12"), (500, "2021")]],
+    ids=["number", "three parts"],
+)
+@pytest.mark.parametrize("drawn_first", [True, False])
+def test_the_foot_of_a_page_is_no_column(
+    tmp_path: Path, feet: list[tuple[int, str]], drawn_first: bool
+) -> None:
+    body = [
+        (left, 700 - 14 * number, f"({text}) Tj")
+        for number, row in enumerate(PAPER)
+        for left, text in zip((72, 320), row, strict=True)
+    ]
+    foot = [(left, 60, f"({text}) Tj") for left, text in feet]
+    (tmp_path / "a.pdf").write_bytes(pdf_of_pages(placed(*(foot + body if drawn_first else body + foot))))
+    text = " ".join(read(tmp_path / "a.pdf").split())
+    assert "drive new piles. A second team" in text
+    assert " ".join(text for _, text in feet) in text
+    assert "|" not in text
+
+
+STATIONS = [("No.", "Station", "Height"), *((f"{n}", f"Halt {n}", f"{n * 7}") for n in range(1, 7))]
+
+
+@pytest.mark.parametrize(
+    ("names", "second", "shown"),
+    [
+        (STATIONS[0], STATIONS[4:], STATIONS[0]),
+        (STATIONS[0], [STATIONS[0], *STATIONS[4:]], STATIONS[0]),
+        (STATIONS[0], [("Year", "Name", "Guests"), *STATIONS[4:]], ("Year", "Name", "Guests")),
+        (("No.", "Station", ""), [(row[0], row[1]) for row in STATIONS[4:]], None),
+    ],
+    ids=["continued", "head repeated", "another", "fewer columns"],
+)
+def test_a_table_of_a_pdf_goes_on_on_the_next_page(
+    tmp_path: Path, names: tuple[str, ...], second: list[tuple[str, ...]], shown: tuple[str, ...] | None
+) -> None:
+    title = ("Stations of the rack railway that climbs from the lake to the pass", "", "")
+    pages = (drawn(title, *rows) for rows in ([names, *STATIONS[1:4]], second))
+    (tmp_path / "a.pdf").write_bytes(pdf_of_pages(*pages))
+    _, page = (block.text for block in open_document(tmp_path / "a.pdf").blocks())
+    _, *lines = [line for line in page.splitlines() if line]
+    if shown is None:
+        assert lines == ["4 Halt 4", "5 Halt 5", "6 Halt 6"]
+    else:
+        assert lines == [f"| {' | '.join(row)} |" for row in (shown, ("---",) * 3, *STATIONS[4:])]
+
+
+def mapped_pdf(text: str, letters: dict[int, int]) -> bytes:
+    """A PDF of one line, whose font says which characters these codes stand for, besides those of ASCII."""
+    own = " ".join(f"<{code:02X}> <{letter:04X}>" for code, letter in letters.items())
+    maps = (
+        "begincmap 1 begincodespacerange <00> <FF> endcodespacerange 1 beginbfrange <20> <7E> <0020> "
+        f"endbfrange {len(letters)} beginbfchar {own} endbfchar endcmap"
+    )
+    stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET"
+    return pdf_of([
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R "
+        "/Resources << /Font << /F1 4 0 R >> >> >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 6 0 R "
+        "/Encoding << /BaseEncoding /WinAnsiEncoding /Differences [128 /ff /fi /hyphen] >> >>",
+        *(f"<< /Length {len(it)} >>\nstream\n{it}\nendstream" for it in (stream, maps)),
+    ])  # fmt: skip
+
+
+def test_a_character_that_a_pdf_maps_to_nothing_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(mapped_pdf("The o\x80er of the \x81rm: co\x80ee", {0x80: 0, 0x81: 0xFB01}))
+    document = open_document(path)
+    assert text_of(document) == "The o\ufffder of the firm: co\ufffdee\n\n"
+    assert passed(document).replaced == {str(path): 2}
+
+
+def test_soft_hyphens_are_no_part_of_a_word(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(mapped_pdf("The Bau\x82gesell\x82schaft", {0x82: 0xAD}))
+    assert read(tmp_path / "a.pdf") == "The Baugesellschaft\n\n"
+    (tmp_path / "a.html").write_text("<p>The Bau&shy;gesell\xadschaft")
+    assert read(tmp_path / "a.html") == "The Baugesellschaft\n"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +278,7 @@ def test_columns_of_a_pdf_that_are_drawn_row_by_row_are_read_one_after_the_other
     ids=["list", "form", "once"],
 )
 def test_other_gaps_in_a_pdf_are_spaces(tmp_path: Path, rows: list[tuple[str, ...]]) -> None:
-    (tmp_path / "a.pdf").write_bytes(drawn(*rows))
+    (tmp_path / "a.pdf").write_bytes(pdf_of_pages(drawn(*rows)))
     assert read(tmp_path / "a.pdf").splitlines()[: len(rows)] == [" ".join(row) for row in rows]
 
 
@@ -204,13 +292,20 @@ def test_other_gaps_in_a_pdf_are_spaces(tmp_path: Path, rows: list[tuple[str, ..
         ("Jean-", "Paul", "Jean-Paul"),
         ("YYhhmm-", "ss", "YYhhmm-ss"),
         ("COVID-", "19", "COVID-19"),
+        ("the cost-", "bearing party", "the cost-bearing party"),
+        ("rent-roll or rent-", "roll", "rent-roll or rent-roll"),
+        ("2019-", "2020", "2019-2020"),
+        ("a 24-", "hour day", "a 24-hour day"),
+        ("x-", "y@mail.example", "x-y@mail.example"),
+        ("mail.x-", "ray", "mail.x-ray"),
+        ("see https://ex.example/a-", "b/c", "see https://ex.example/a-b/c"),
     ],
 )
 def test_a_word_broken_at_the_end_of_a_line_is_whole(
     tmp_path: Path, before: str, after: str, expected: str
 ) -> None:
-    (tmp_path / "a.pdf").write_bytes(drawn((before,), (after,)))
-    assert " ".join(read(tmp_path / "a.pdf").split()).replace("- ", "-") == expected
+    (tmp_path / "a.pdf").write_bytes(pdf_of_pages(drawn((before,), (after,))))
+    assert read(tmp_path / "a.pdf").strip() == expected
 
 
 @office
@@ -231,6 +326,60 @@ def test_cells_of_a_sheet_that_were_merged_are_in_each_of_them(tmp_path: Path) -
     assert read(tmp_path / "a.xlsx").strip().splitlines()[2:] == [
         *("Sales by region", "", "| Region | 2025 Sales | 2025 Cost | 2026 |"),
         *("| --- | --- | --- | --- |", "| North | 10 | 4 | =B4+1 |", "| North | 11 | 11 | 13 |"),
+    ]
+
+
+@office
+def test_what_a_workbook_hides_is_left_out_and_said(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "Prices"
+    rows = [
+        ("id", "name", "cost", "price", None),
+        ("Part", "Shelf", 1, "Dose", None),
+        (None, None, 2, "adult", "child"),
+        ("bolt", "A", 3, 4, 5),
+        ("nut", "B", 6, 7, 8),
+        (None, "C", 9, 10, 11),
+    ]
+    for row in rows:
+        book.active.append(row)
+    for merged in ("D2:E2", "B2:C2", "A4:A6", "A2:A3"):
+        book.active.merge_cells(merged)
+    for row in (1, 5):
+        book.active.row_dimensions[row].hidden = True
+    book.active.column_dimensions["C"].hidden = True
+    for state in ("hidden", "veryHidden"):
+        book.create_sheet(state).sheet_state = state
+        book[state].append(("secret",))
+    book.create_sheet("Last").append(("x",))
+    book["Last"].row_dimensions[9].hidden = True
+    book.save(tmp_path / "a.xlsx")
+    document = open_document(tmp_path / "a.xlsx")
+    assert [line for line in text_of(document).splitlines() if line] == [
+        *("## Prices", "| Part | Shelf | Dose adult | Dose child |", "| --- | --- | --- | --- |"),
+        *("| bolt | A | 4 | 5 |", "| bolt | C | 10 | 11 |", "## Last", "| x |", "| --- |"),
+    ]
+    assert [it.partition("a.xlsx: ")[2] for it in passed(document).skipped] == [
+        "hidden rows or columns of the sheet Prices", "the hidden sheet hidden", "the hidden sheet veryHidden"
+    ]  # fmt: skip
+
+
+@office
+def test_a_workbook_keeps_the_comments_on_its_cells(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(("part", "price"))
+    book.active.append(("bolt", 4))
+    threaded = "[Threaded comment]\n\nYour version of Excel allows you to read this.\n\nComment:\n    of May"
+    for cell, text in (("B2", threaded), ("C2", "ask\nAda"), ("A1", "by number")):
+        book.active[cell].comment = openpyxl.comments.Comment(text, "Bob")
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx").splitlines()[2:] == [
+        "| part [comment: by number] | price |",
+        "| --- | --- |",
+        "| bolt | 4 [comment: of May] | [comment: ask Ada] |",
+        "",
     ]
 
 
@@ -435,6 +584,30 @@ def test_a_word_file_keeps_comments_headers_and_footers(tmp_path: Path) -> None:
     ]
 
 
+def word_table(*rows: tuple[str, ...]) -> str:
+    """A table as in a Word file, with the content of its cells."""
+    cells = ("".join(f"<w:tc>{cell}</w:tc>" for cell in row) for row in rows)
+    return f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in cells)}</w:tbl>"
+
+
+@office
+@pytest.mark.parametrize("size", [1, 600])
+def test_a_table_within_a_table_of_a_word_file_breaks_no_row(tmp_path: Path, size: int) -> None:
+    a, b, c, d = (f"<w:p><w:r><w:t>{it * size}</w:t></w:r></w:p>" for it in "abcd")
+    innermost = word_table((c,), (d,)) + "<w:p/>"
+    table = word_table((a, b), (a, b), (a, b + word_table((a + b, c), (d, innermost)) + "<w:p/>"), (c, d))
+    (tmp_path / "a.docx").write_bytes(
+        rewrite(docx("text"), "word/", ("<w:p><w:r><w:t>text</w:t></w:r></w:p>", table))
+    )
+    lines = [line for line in read(tmp_path / "a.docx").splitlines() if line]
+    if size == 1:
+        assert lines == [
+            *("| a | b |", "| --- | --- |", "| a | b |", "| a | b a b, c; d, c; d |", "| c | d |")
+        ]
+    else:  # it arranges the page
+        assert len(lines) > 5 and "a" * size in lines
+
+
 @office
 def test_a_word_file_keeps_fields_tagged_text_and_what_was_moved(tmp_path: Path) -> None:
     kinds = ("fldSimple", "moveTo", "moveFrom", "customXml", "ins", "del")
@@ -593,6 +766,95 @@ def test_a_mail_in_html_alone_and_in_odd_encodings(tmp_path: Path) -> None:
         assert read(tmp_path / "d.eml") == f"```\n{text}\n```\n"
 
 
+def mime(kind: str, *parts: str, head: str = "") -> str:
+    """A part with parts, as text."""
+    border = f"border-{kind.replace('/', '-')}-{len(parts)}"
+    inner = "".join(f"--{border}\n{part}\n" for part in parts)
+    return f'{head}Content-Type: {kind}; boundary="{border}"\n\n{inner}--{border}--\n'
+
+
+def plain(text: str) -> str:
+    return f"Content-Type: text/plain; charset=utf-8\n\n{text}"
+
+
+def html(text: str) -> str:
+    return f"Content-Type: text/html; charset=utf-8\n\n{text}"
+
+
+ROOF = "The price for the roof is 8,400 euros."
+OFFER = mime("multipart/alternative", plain(ROOF), html(f"<p>{ROOF}</p>"))
+PICTURE = "Content-Type: image/png\nContent-ID: <p>\n\nx"
+LIST = "Content-Type: text/plain; name=list.txt\nContent-Disposition: attachment\n\nitem 44"
+TABLE = "<table><tr><td>Roof<td>8,400</table>"
+SIGNATURE = "Content-Type: application/pgp-signature; name=signature.asc\n\nx"
+INVITATION = "Content-Type: text/calendar\n\nBEGIN:VCALENDAR\nX-ONE:two three four five six seven\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        (mime("multipart/mixed", plain("CAUTION: from outside."), OFFER), ["CAUTION: from outside.", ROOF]),
+        (mime("multipart/mixed", plain("See below."), html(TABLE), plain("Regards, Eva")),
+         ["See below.", "| Roof | 8,400 |", "| --- | --- |", "Regards, Eva"]),
+        (mime("multipart/signed", mime("multipart/mixed", OFFER, LIST), SIGNATURE),
+         [ROOF, "Attachment: list.txt", "item 44"]),
+        (mime("multipart/alternative", plain("Please view this in an HTML client."), html(ROOF)), [ROOF]),
+        (mime("multipart/alternative", plain("The roof of the old mill"), html("<p>A map of the new roof")),
+         ["A map of the new roof"]),
+        (mime("multipart/alternative", plain("The prices:\n\nRegards"), html(f"The prices:{TABLE}Regards")),
+         ["The prices:", "| Roof | 8,400 |", "| --- | --- |", "Regards"]),
+        (mime("multipart/alternative", plain(ROOF), html(f"<style>{'a b c d e' * 9}</style><!-- {ROOF} -->")),
+         [ROOF]),
+        (mime("multipart/alternative", plain(f"{ROOF} https://a.example/b/c/d/e"), html(f"{ROOF} Now.")),
+         [f"{ROOF} Now."]),
+        (mime("multipart/alternative", plain(ROOF), INVITATION), [ROOF]),
+        (mime("multipart/alternative", plain(ROOF), mime("multipart/mixed", html(ROOF), LIST)),
+         [ROOF, "Attachment: list.txt", "item 44"]),
+        (mime("multipart/related", html(ROOF), PICTURE, "Content-Type: text/css\n\np {}", LIST),
+         [ROOF, "Attachment: list.txt", "item 44"]),
+        (mime("multipart/mixed", plain(" "), INVITATION), INVITATION.strip().splitlines()[2:]),
+        (mime("multipart/mixed", PICTURE), []),
+    ],
+    ids=["banner", "table between", "signed", "stub", "as long", "table", "page of pictures", "links",
+         "invitation", "file within a form", "page", "calendar alone", "picture alone"],
+)  # fmt: skip
+def test_the_parts_of_a_mail_are_read_once_and_in_order(
+    tmp_path: Path, message: str, lines: list[str]
+) -> None:
+    (tmp_path / "a.eml").write_text(f"From: a@x.org\nMIME-Version: 1.0\n{message}")
+    assert [it for it in read(tmp_path / "a.eml").splitlines() if it not in ("", "```")] == [
+        *("From: a@x.org", *lines)
+    ]
+
+
+@office
+def test_files_attached_to_a_mail_are_read(tmp_path: Path) -> None:
+    message = EmailMessage()
+    message.set_content("Attached.")
+    files = {
+        "a.PDF": pdf("Of a PDF file.", ""),
+        "b.docx": docx("Of a Word file."),
+        "c.xlsx": sheet(b'<row><c t="inlineStr"><is><t>Of a sheet</t></is></c></row>'),
+        "d.pdf": pdf(""),
+        "e.docx": b"damaged",
+        "f.zip": zipped({"a.txt": "text"}),
+    }
+    for name, content in files.items():
+        message.add_attachment(content, maintype="application", subtype="octet-stream", filename=name)
+    (tmp_path / "a.eml").write_bytes(message.as_bytes())
+    document = open_document(tmp_path / "a.eml")
+    assert [line for line in text_of(document).splitlines() if line.strip() not in ("", "```")] == [
+        *("Attached.", "Attachment: a.PDF", "Of a PDF file.", "Attachment: b.docx", "Of a Word file."),
+        *("Attachment: c.xlsx", "## S", "| Of a sheet |", "| --- |"),
+        *(f"Attachment, not read: {name}" for name in ("d.pdf", "e.docx", "f.zip")),
+    ]
+    assert [it.partition("a.eml: ")[2] for it in passed(document).skipped] == [
+        "a.PDF: page 2 has no text (scanned? run OCR first)",
+        "d.pdf (it has no text)",
+        "e.docx (File is not a zip file)",
+    ]
+
+
 @pytest.mark.parametrize("address", ["Ada <", "ada@", "a@[", "Ada Lovelace@x.org, <>"])
 def test_a_malformed_address_is_text(tmp_path: Path, address: str) -> None:
     (tmp_path / "a.eml").write_text(f"From: {address}\nTo: {address}\n\nbody\n")
@@ -739,6 +1001,20 @@ def test_a_chapter_that_is_not_well_formed_is_read_whole(tmp_path: Path, page: s
         for name, content in (parts | {"c0.xhtml": page.encode(encoding)}).items():
             changed.writestr(name, content)
     assert read(tmp_path / "a.epub").split() == ["One", "two", "&", "<three>", "café", "end", "The", "next."]
+
+
+def test_a_chapter_that_a_book_does_not_hold_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(BytesIO(epub("One.", "Two.", "Three.", "Four."))) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    del parts["c1.xhtml"]
+    parts["C2.XHTML"] = parts.pop("c2.xhtml")
+    parts["content.opf"] = parts["content.opf"].replace('<item id="c3"', '<item id="d3"')
+    (tmp_path / "a.epub").write_bytes(zipped(parts))
+    document = open_document(tmp_path / "a.epub")
+    assert text_of(document).split() == ["One.", "Three."]
+    assert [it.partition("a.epub: ")[2] for it in passed(document).skipped] == [
+        *("c1.xhtml is missing", "c3 is missing")
+    ]
 
 
 def test_a_locked_book_says_so(tmp_path: Path) -> None:

@@ -476,6 +476,8 @@ def test_no_path_at_all() -> None:
         ),
         *((language, encoding) for language in PROSE for encoding in ("utf-16-le", "utf-16-be")),
         *((language, "cp1252") for language in ("en", "fr", "pt")),
+        *((language, "mac_roman") for language in ("en", "fr", "pt")),
+        *(("fr", "cp437"), ("fr", "cp850"), ("pt", "cp850")),
         *((language, encoding) for language in ("cs", "pl") for encoding in ("cp1250", "iso8859_2")),
         *(("ru", encoding) for encoding in ("koi8-r", "cp1251", "cp866")),
         ("el", "cp1253"),

@@ -17,7 +17,16 @@ import click
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.follow_up import check_words, documents_of, last_read, settings_of, warn_of_another
-from memagent.cli.messages import citations, exit_code, print_error, say, say_json, warn, warn_left_out
+from memagent.cli.messages import (
+    citations,
+    exit_code,
+    print_error,
+    say,
+    say_json,
+    warn,
+    warn_left_out,
+    warn_undecoded,
+)
 from memagent.cli.models import with_found_model
 from memagent.cli.previews import dry_run_questions
 from memagent.cli.progress import ReadDisplay, describe_opening
@@ -143,8 +152,7 @@ def command(
         asked = _Asked(asked_for, document, settings, trace, resume, spending, display, before)
         code = asyncio.run(_answer_all(asked, as_json))
     warn_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped))
-    for name, count in dict(it for found in asked.passes for it in found.replaced.items() if it[1]).items():
-        warn(f"{name}: {count} characters could not be decoded and were read as U+FFFD")
+    warn_undecoded(dict(it for found in asked.passes for it in found.replaced.items()))
     return code
 
 

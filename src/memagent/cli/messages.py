@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich import get_console
@@ -164,6 +164,13 @@ def warn_left_out(files: Iterable[str]) -> None:
     """Warn of files that are not read."""
     for file in files:
         warn(f"left out: {file}")
+
+
+def warn_undecoded(replaced: Mapping[str, int]) -> None:
+    """Warn of characters that could not be decoded, given how many each file has."""
+    for name, count in replaced.items():
+        if count:
+            warn(f"{name}: {count} characters could not be decoded and were read as U+FFFD")
 
 
 class _ConsoleHandler(logging.Handler):

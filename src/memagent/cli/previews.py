@@ -11,7 +11,7 @@ from itertools import groupby, repeat
 import click
 
 from memagent.cli.flags import complete_files, tokenizer_flag
-from memagent.cli.messages import describe, print_text, say, say_json, warn_left_out
+from memagent.cli.messages import describe, print_text, say, say_json, warn_left_out, warn_undecoded
 from memagent.cli.models import open_to_count
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document, open_document
@@ -50,6 +50,7 @@ def text(
             for block in of_file:
                 print_text(last := block.text)
     warn_left_out((*document.skipped, *blocks.skipped))
+    warn_undecoded(blocks.replaced)
 
 
 def _border(chunk: Chunk) -> str:

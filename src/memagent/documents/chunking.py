@@ -155,9 +155,10 @@ def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
     heads = [part.head for part in before if part.source == after[0].source and part.head]
     after[0] = replace(after[0], head=(after[0].head or "".join(heads)).lstrip("\n"))
     if (part := before[-1]).source == after[0].source:
-        begun = bool(part.columns) or part.start == part.offset
-        text, following = chunk.text_of(part), chunk.text[middle : middle + 1]
-        columns = columns_after(text, part.columns, following, begun and is_separated(part.source))
+        columns = columns_after(
+            chunk.text_of(part), part.columns, chunk.text[middle : middle + 1],
+            separated=is_separated(part.source), first=part.start == part.offset,
+        )  # fmt: skip
         after[0] = replace(after[0], columns=columns)
     return (
         _count(chunk.index, chunk.text[:middle], before, count_tokens),

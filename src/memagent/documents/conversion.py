@@ -41,7 +41,7 @@ from memagent.plugins import plugins
 from memagent.settings import user_cache_path
 from memagent.storage import write_in_place
 
-_VERSION = 23  # of the converters: texts made by another version are not used
+_VERSION = 24  # of the converters: texts made by another version are not used
 _CACHE_BYTES = 2**30
 _STALE_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.1

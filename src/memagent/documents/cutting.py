@@ -7,11 +7,16 @@ a paragraph, line, sentence or word, and then counted: the text is tokenised abo
 
 from __future__ import annotations
 
+import csv
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
+from itertools import islice
 from typing import NamedTuple
 
+from memagent.documents.converters.tables import names_columns
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, longest_prefix
 from memagent.types import TokenCounter
 
@@ -35,6 +40,9 @@ _PLACES = (
 _EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _MAX_CHARACTER = 32
+_BAR = re.compile(r"(?<!\\)\|")
+_SEPARATORS = (",", ";", "\t", "|")
+_MAX_ROWS = 50  # at which a table's head is told
 _TABLE_HEAD = re.compile(r"\|[^\n]*\n\|(?=[^\n]*-)[ \t:|-]+\r?(?:\n|\Z)")  # a row with a rule below it
 
 
@@ -58,10 +66,10 @@ def cut(
     """Cut one text, given in blocks, into pieces.
 
     The pieces do not depend on how the text is divided into blocks. Those of a `separated` text all continue
-    the table whose head is its first line; `exact` pieces are shown without heads.
+    one table; `exact` pieces are shown without heads.
     """
     stream = iter(blocks)
-    buffer, position, columns = "", 0, ""
+    buffer, position, columns, first = "", 0, "", True
     ratio = _FIRST_CHARACTERS_PER_TOKEN
     while True:
         wanted = max(1, int(chunk_tokens * ratio * _AIM))
@@ -80,7 +88,9 @@ def cut(
             length, tokens = _fit(ahead, wanted, chunk_tokens, count_with(shown, count_tokens))
         position += length
         yield Cut(ahead[:length], tokens, position == len(buffer), shown)
-        columns = columns_after(ahead[:length], columns, ahead[length : length + 1], separated)
+        following = ahead[length : length + 1]
+        columns = columns_after(ahead[:length], columns, following, separated=separated, first=first)
+        first = False
         # Blank or unbroken text may have hardly any tokens: pieces stay finite.
         ratio = min(length / max(tokens, 1), MAX_CHARACTERS_PER_TOKEN)
 
@@ -178,18 +188,18 @@ def count_with(head: str, count_tokens: TokenCounter) -> TokenCounter:
 
 
 def is_separated(name: str) -> bool:
-    """Whether a file of this name has its columns' names in its first line."""
+    """Whether a file of this name is a table of separated values."""
     return name.lower().endswith((".csv", ".tsv"))
 
 
-def columns_after(text: str, columns: str, following: str, separated: bool) -> str:
-    """The head of the table that goes on after `text`; an empty string if none does.
+def columns_after(text: str, columns: str, following: str, *, separated: bool, first: bool) -> str:
+    """The head of the table that goes on after `text`; an empty string if none does, or none is told.
 
-    `text` itself continues a table with the head `columns`, or is the beginning of one that is `separated`.
-    `following` begins with the character after it.
+    `text` itself continues a table with the head `columns`, or is the `first` piece of its file. All pieces
+    of a `separated` file continue one table. `following` begins with the character after the text.
     """
     if separated:
-        return columns or text[: text.find("\n") + 1]
+        return _head_of_values(text) if first else columns
     if text.endswith("\n") and not following.startswith("|"):
         return ""
     start = len(text)
@@ -199,5 +209,48 @@ def columns_after(text: str, columns: str, following: str, separated: bool) -> s
             break
         start = line
     if head := _TABLE_HEAD.match(text, start):
-        return head.group()
+        return _head_of_table(head[0], text[head.end() :])
     return "" if start else columns
+
+
+def _head_of_table(head: str, rows: str) -> str:
+    """The head of a Markdown table, or the first of the rows below it that is as wide as they are.
+
+    What the table calls its head is one unless it is narrower, or like the rows; any other must be sure.
+    """
+    lines = [head.partition("\n")[0], *islice(StringIO(rows), _MAX_ROWS)]
+    cells = [_BAR.split(line.strip().removeprefix("|").removesuffix("|")) for line in lines]
+    place = _first_wide(cells)
+    named = names_columns(cells[place], cells[place + 1 :])
+    if place:
+        return f"{lines[place].rstrip()}\n|{' --- |' * len(cells[place])}\n" if named else ""
+    return "" if named is False else head
+
+
+def _head_of_values(text: str) -> str:
+    """The line of separated values that surely names the columns; an empty string if there is none."""
+    lines = [*islice(StringIO(text, newline=""), _MAX_ROWS)]
+
+    def parse(separator: str) -> list[tuple[int, list[str]]]:
+        """Each row, with the number of the line that it ends in."""
+        reader = csv.reader(lines, delimiter=separator)
+        return [(reader.line_num, row) for row in reader]
+
+    def fit(rows: list[tuple[int, list[str]]]) -> tuple[int, int]:
+        """How many rows are as wide as most, if they have several cells, and how wide they are."""
+        ((width, count),) = Counter(len(row) for _, row in rows).most_common(1)
+        return count * (width > 1), width
+
+    try:
+        ends, rows = zip(*max(map(parse, _SEPARATORS), key=fit), strict=True)
+    except csv.Error:  # a cell of over 128 KiB
+        return ""
+    place = _first_wide(rows)
+    begin = ends[place - 1] if place else 0
+    return "".join(lines[begin : ends[place]]) if names_columns(rows[place], rows[place + 1 :]) else ""
+
+
+def _first_wide(rows: Sequence[Sequence[str]]) -> int:
+    """The first row that is at least as wide as most; those above it are a title or a preamble."""
+    ((width, _),) = Counter(map(len, rows)).most_common(1)
+    return next(number for number, row in enumerate(rows) if len(row) >= width)

@@ -32,7 +32,7 @@ _CONTROLS = bytes({*range(32)} - {*b"\b\t\n\x0b\f\r\x1a\x1b"})
 # The encodings that text files still come in. Among all that exist, German would also pass for Hebrew.
 _COMMON = (
     "cp1252", "cp1250", "iso8859_2", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874",
-    "koi8_r", "cp866", "gb18030", "big5", "cp932", "euc-jp", "cp949",
+    "koi8_r", "cp866", "gb18030", "big5", "cp932", "euc-jp", "cp949", "cp437", "cp850", "mac_roman",
 )  # fmt: skip
 _DECLARED = re.compile(
     rb"<(?:meta|\?xml)\b[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE

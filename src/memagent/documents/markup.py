@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from lxml import etree
 
 from memagent.documents.converters.tables import Cell, Grid
+from memagent.documents.converters.text import SOFT_HYPHEN
 from memagent.documents.files import UnusableError
 
 _DROPPED = {
@@ -177,6 +178,7 @@ class _Writer:
         if self._preformatted:
             self._write_preformatted(text.replace("\r\n", "\n"))
             return
+        text = text.replace(SOFT_HYPHEN, "")
         self._space = self._space or _SPACES.match(text) is not None
         if words := _SPACES.sub(" ", text).strip(" "):
             self._write(words)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from memagent.documents.conversion import convert_blocks, is_kept
 from memagent.documents.converters import HTML, PAGED
+from memagent.documents.converters.text import PAGE_END, REMARK
 from memagent.documents.encodings import row_texts, unescape
 from memagent.documents.files import (
     DocumentFile,
@@ -117,7 +118,7 @@ class Document:
 class Pass:
     """One pass over the text of a document, and what it found. Iterate it once.
 
-    `skipped` says what was left out so far, and why: unusable files of a directory, and pages without text.
+    `skipped` says what was left out so far, and why: unusable files of a directory, and parts of files.
     `replaced` counts, for each source begun so far, the characters that could not be decoded.
     """
 
@@ -207,8 +208,10 @@ class Pass:
                 self.document._sound.add(number)
             raw = unpack(source.name, source.size_bytes, raw)
         texts: Iterator[str] = codecs.iterdecode(raw, source.encoding or "utf-8", "replace")
+        if not source.encoding:
+            texts = self._take_remarks(source, texts)
         if source.format in PAGED:
-            yield from self._split_pages(source, texts)
+            yield from _split_pages(source, texts)
             return
         if source.format == "jsonl":
             texts = row_texts(texts)
@@ -227,19 +230,30 @@ class Pass:
             return check_bytes(source, taken)
         return convert_blocks(source, taken, self.document._converting, self._stopped)
 
-    def _split_pages(self, source: DocumentFile, texts: Iterable[str]) -> Iterator[Block]:
-        """Split the text at the form feeds that end pages; note a PDF's pages without text in `skipped`."""
-        page, empty, begun = 1, 0, False
+    def _take_remarks(self, source: DocumentFile, texts: Iterable[str]) -> Iterator[str]:
+        """The converted text without the remarks in it, which go to `skipped`."""
+        remark: str | None = None
         for text in texts:
-            for turned, piece in enumerate(text.split("\f")):
-                if turned:
-                    page, empty, begun = page + 1, empty + (not begun), False
-                if piece:
-                    begun = True
-                    yield Block(source, piece, page)
-        if empty and source.format == "pdf" and empty < page - 1:
-            said = f"{empty} of {page - 1} pages have no text (scanned? run OCR first)"
-            self.skipped += (f"{source.name}: {said}",)
+            for turned, piece in enumerate(text.split(REMARK)):
+                if turned and remark is not None:
+                    self.skipped += (f"{source.name}: {remark}",)
+                    remark = None
+                elif turned:
+                    remark = ""
+                if remark is not None:
+                    remark += piece
+                elif piece:
+                    yield piece
+
+
+def _split_pages(source: DocumentFile, texts: Iterable[str]) -> Iterator[Block]:
+    """Split the text at the form feeds that end pages."""
+    page = 1
+    for text in texts:
+        for turned, piece in enumerate(text.split(PAGE_END)):
+            page += turned > 0
+            if piece:
+                yield Block(source, piece, page)
 
 
 def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) -> Document:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import IO
 
+from .text import framed as framed
+
 HTML = frozenset({"docx", "eml", "epub", "mbox", "odt"})
 PAGED = frozenset({"pdf", "pptx"})
 
 Converter = Callable[[IO[bytes]], Iterator[str]]
-"""Makes text of a file, piece by piece."""
+"""Makes text of a file, piece by piece; a `Remark` among the pieces is for the user."""
 
 _MODULES = {
     "pdf": "pages", "pptx": "slides", "xlsx": "sheets", "docx": "word", "odt": "books",

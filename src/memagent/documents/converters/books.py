@@ -1,4 +1,7 @@
-"""Zipped XML to HTML: e-books and OpenDocument texts."""
+"""Zipped XML to HTML: e-books and OpenDocument texts.
+
+A chapter that a book lists but does not hold is left out, and named.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 from urllib.parse import unquote
 
-from .text import closed_html, xml_parser
+from .text import Remark, closed_html, xml_parser
 
 _LOCKED = "META-INF/encryption.xml"
 _TAGS = {
@@ -31,10 +34,13 @@ def epub(file: IO[bytes]) -> Iterator[str]:
         hrefs = {item.get("id"): item.get("href") for item in book.iter("{*}item")}
         locked = parse(_LOCKED) if _LOCKED in archive.namelist() else book
         encrypted = {unquote(it.get("URI", "")) for it in locked.iter("{*}CipherReference")}
-        for item in book.iter("{*}itemref"):
-            href = unquote(hrefs.get(item.get("idref"), "").partition("#")[0])
+        names = {name.casefold(): name for name in archive.namelist()}
+        for idref in dict.fromkeys(item.get("idref") for item in book.iter("{*}itemref")):
+            href = unquote(hrefs.get(idref, "").partition("#")[0])
             name = posixpath.normpath(posixpath.join(posixpath.dirname(package), href))
-            if content := archive.read(name).strip():
+            if not (held := names.get(name.casefold())):
+                yield Remark(f"{name if href else idref} is missing")
+            elif content := archive.read(held).strip():
                 if name in encrypted:
                     raise ValueError(f"{name} is encrypted")
                 yield _chapter(content, name) + "\n"

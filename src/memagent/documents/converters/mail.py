@@ -1,4 +1,8 @@
-"""Mails and saved web pages (MIME) to HTML: the main headers, the text, and attachments that are text."""
+"""Mails and saved web pages (MIME) to HTML: the main headers, then all parts in order, as a person sees them.
+
+Of alternatives, the one that says most is read. Signatures, and the pictures and styles of pages, are left
+out. Attached files are read if they are text or office files, PDF or books; the others are named.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from email.headerregistry import ContentDispositionHeader, HeaderRegistry
 from email.message import MIMEPart
 from email.policy import default
 from html import escape
+from io import BytesIO
 from typing import IO, Any
 
-from .text import clean, closed_html, meant_encoding
+from . import HTML, converter
+from .text import Remark, clean, closed_html, html_tree, meant_encoding
 
 _HEADERS = ("From", "To", "Cc", "Date")
 _REGISTRY: Any = HeaderRegistry(use_default_map=False)  # Python's parsers of addresses fail on malformed ones
@@ -20,6 +26,8 @@ _REGISTRY.map_to_type("content-disposition", ContentDispositionHeader)
 _POLICY = default.clone(header_factory=_REGISTRY)
 _BEGINNING = re.compile(rb"From .*\d:\d\d.* \d{4}( [+-]\d{4})?\s*$")  # ends in the year, or in a time zone
 _QUOTED = re.compile(rb"^>(?=>*From )")
+_URL = re.compile(r"https?://\S+")
+_FILES = ("docx", "epub", "odt", "pdf", "pptx", "rtf", "xlsx")
 
 
 def eml(file: IO[bytes]) -> Iterator[str]:
@@ -49,31 +57,99 @@ def _message(message: Any) -> Iterator[str]:
         yield f"<h1>{_shown(subject)}</h1>"
     headers = (f"{name}: {_shown(message[name])}" for name in _HEADERS if message[name])
     yield f"<p>{'<br>'.join(headers)}</p>"
-    body = message.get_body(("plain", "html"))
-    if body is not None and body.get_content_type() == "text/plain" and not _text(body).strip():
-        body = message.get_body(("html",)) or body
-    if body is not None:
-        yield from _part(body)
-    if message.get_content_type() != "multipart/related":  # whose parts are the body's pictures
-        for part in message.iter_attachments():
-            is_text = part.get_content_maintype() in ("text", "message", "multipart")
-            if name := part.get_filename():
-                yield f"<p>Attachment{'' if is_text else ', not read'}: {_shown(name)}</p>"
-            if is_text:
-                yield from _part(part)
+    yield from _part(message)
 
 
 def _part(part: MIMEPart) -> Iterator[str]:
-    kind = part.get_content_type()
-    if kind == "message/rfc822":
+    """What a part says, or all parts that belong to it."""
+    kind, name = part.get_content_type(), part.get_filename()
+    if kind == "multipart/alternative":
+        yield from _fullest(_alternatives(part))
+    elif kind == "message/rfc822" and part.is_multipart():
+        yield from _heading(name)
         yield from _message(part.get_payload(0))
     elif part.is_multipart():
-        for inner in part.iter_parts():
+        for inner in _parts(part):
             yield from _part(inner)
-    elif kind == "text/html":
-        yield closed_html(_text(part))
+    elif part.get_content_maintype() == "text":
+        yield from _heading(name)
+        text = _text(part)
+        yield closed_html(text) if kind == "text/html" else f"<pre>{_shown(text)}</pre>" * bool(text.strip())
     else:
-        yield f"<pre>{_shown(_text(part))}</pre>"
+        yield from _file(part, name)
+
+
+def _alternatives(part: MIMEPart) -> list[MIMEPart]:
+    """The forms of one text; those for machines, such as calendars, count only if there are no others."""
+    parts: list[MIMEPart] = [*part.iter_parts()]
+    shown = ("text/plain", "text/html")
+    return [it for it in parts if it.is_multipart() or it.get_content_type() in shown] or parts
+
+
+def _parts(part: MIMEPart) -> list[MIMEPart]:
+    """The parts to be read: of a page its text and what is attached to it, of what is signed the text."""
+    parts: list[MIMEPart] = [*part.iter_parts()]
+    if part.get_content_type() == "multipart/signed":
+        return parts[:1]
+    if part.get_content_type() == "multipart/related" and parts:
+        start = part.get_param("start")
+        first = next((it for it in parts if start and it["Content-ID"] == start), parts[0])
+        return [first, *(it for it in parts if it is not first and it.is_attachment())]
+    return parts
+
+
+def _fullest(parts: list[MIMEPart]) -> list[str]:
+    """The form that says most; the later of two that differ but are as long: senders put the best last."""
+    best, most = list[str](), set[str]()
+    for part in parts:
+        pieces = [*_part(part)]
+        words = set[str]().union(*(_words(piece) for piece in pieces if not isinstance(piece, Remark)))
+        if not best or (words != most and len(words) >= len(most)):
+            best, most = pieces, words
+    return best
+
+
+def _words(page: str) -> set[str]:
+    """The different words that a person sees of a page, apart from the addresses of links."""
+    from lxml import etree
+
+    root = html_tree(page)
+    if root is None:
+        return set()
+    etree.strip_elements(root, etree.Comment, "style", "script", "title", with_tail=False)
+    return {*re.findall(r"\w+", _URL.sub("", " ".join(root.itertext())).lower())}
+
+
+def _heading(name: str | None, note: str = "") -> Iterator[str]:
+    if name:
+        yield f"<p>Attachment{note}: {_shown(name)}</p>"
+
+
+def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
+    """The text of an attached file; one that has none, or cannot be read, is named."""
+    suffix = (name or "").rpartition(".")[2].lower()
+    kind = next((it for it in (suffix, part.get_content_subtype()) if it in _FILES), None)
+    if kind is None:
+        yield from _heading(name, ", not read")
+        return
+    content: Any = part.get_payload(decode=True)
+    try:
+        pieces = [*converter(kind)(BytesIO(content or b""))]
+        if not "".join(pieces).strip():
+            raise ValueError("it has no text")
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 each library has its own
+        why = "it needs memagent[formats]" if isinstance(error, ImportError) else str(error)
+        yield from _heading(name, ", not read")
+        yield Remark(f"{name or 'an attachment'} ({why.partition(chr(10))[0]})")
+        return
+    yield from _heading(name)
+    for piece in pieces:
+        if isinstance(piece, Remark):
+            yield Remark(f"{name}: {piece}")
+        else:
+            yield piece if kind in HTML else f"<pre>{_shown(piece)}</pre>"
 
 
 def _text(part: MIMEPart) -> str:

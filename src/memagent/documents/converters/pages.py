@@ -1,6 +1,7 @@
 """PDF files to text, page by page, with the columns and tables that the places of their words show.
 
 Columns are looked for only where three lines below each other have wide gaps. All other text keeps its order.
+A character that the file maps to nothing, as some do with ligatures, is shown as U+FFFD.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
-from itertools import pairwise
+from itertools import compress, groupby, pairwise, product
+from operator import not_
 from typing import IO, Any, NamedTuple
 
-from .tables import as_table
-from .text import PAGE_END, clean
+from .tables import as_table, names_columns
+from .text import PAGE_END, Remark, clean
 
 BROKEN = "\ufffe"
 """Stands for a hyphen at the end of a line."""
+UNKNOWN = "\ufffd"
 
 _LINE = re.compile(rf"[^\r\n{BROKEN}]+{BROKEN}?")
 _WORD = re.compile(r"\S+")
@@ -27,33 +30,59 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])-$")
 _LINES = 3  # the fewest of a table, or of running text in columns
 _GAP = 1.5  # between columns, in widths of a character
 _WORDS = 3  # a line, on average: in columns with more, the text runs from line to line
+_EDGES = 2  # lines of a page's head or foot
 _SAMPLED = 30  # characters of a page
-_BROKEN_WORD = re.compile(rf"(-?)(\w{{0,40}}){BROKEN}(\w?)")
+_MAX_WORD = 80
+_BROKEN_NUMBER = re.compile(r"(?<=\d)-\r?\n(?=\w)")
+_ADDRESS = re.compile(r"[@/_\\]|\w\.\w")
 _COMPOUNDS = ("well", "self", "long", "short", "high", "half", "full")
 """Before a hyphen at the end of a line, these are mostly words of their own: "well-known"."""
+_SECOND = (
+    "based", "bearing", "driven", "free", "friendly", "funded", "minded", "oriented", "owned", "related",
+    "specific", "term", "wide", "year",
+)  # fmt: skip
+"""And these behind it: "cost-bearing"."""
 
 
 def pdf(file: IO[bytes]) -> Iterator[str]:
-    """Each page's text, in the order of the file, followed by what was written on it or into its form."""
+    """Each page's text, in the order of the file, followed by what was written on it or into its form.
+
+    The pages without text are named, unless all are.
+    """
     import pypdfium2
     import pypdfium2.raw as pdfium
 
     document = pypdfium2.PdfDocument(file)
     with suppress(pypdfium2.PdfiumError):  # even if the form cannot be read, the pages can
         document.init_forms()
+    empty, table = list[int](), None
     for number, page in enumerate(document):
         if pdfium.FPDFPage_GetAnnotCount(page):
             pdfium.FPDFPage_Flatten(page, pdfium.FLAT_NORMALDISPLAY)  # the page must then be reloaded
             page.close()
             page = document[number]
-        lines = _BROKEN_WORD.sub(_mend, _text_of(page)).replace("\r\n", "\n").split("\n")
+        text, table = _text_of(page, table)
+        lines = _mend(_BROKEN_NUMBER.sub(BROKEN, text)).replace("\r\n", "\n").split("\n")
         text = clean("\n".join(line.rstrip() for line in lines)).strip("\n")
+        empty += [] if text.strip() else [number + 1]
         yield (text + "\n\n" if text.strip() else "") + PAGE_END
         page.close()
+    if 0 < len(empty) < len(document):
+        said = f"page {empty[0]} has" if len(empty) == 1 else f"pages {_ranges(empty)} have"
+        yield Remark(f"{said} no text (scanned? run OCR first)")
 
 
-def _text_of(page: Any) -> str:
-    """The text, read with most of it upright: of a page that lies on its side, pdfium mixes up the lines."""
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers, those in a row as a range: "2, 4-7"."""
+    runs = ([number for _, number in run] for _, run in groupby(enumerate(numbers), lambda it: it[1] - it[0]))
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def _text_of(page: Any, before: _Table | None) -> tuple[str, _Table | None]:
+    """The text, and its last table, given that of the page before.
+
+    It is read with most of it upright: of a page that lies on its side, pdfium mixes up the lines.
+    """
     import pypdfium2.raw as pdfium
 
     page_text = page.get_textpage()
@@ -66,7 +95,10 @@ def _text_of(page: Any) -> str:
         page_text = page.get_textpage()
     text = str(page_text.get_text_range())
     if turn or len(text) != count:  # the places of characters are then not those in the text
-        return text
+        return text, None
+    text = re.sub(
+        BROKEN, lambda it: it[0] if pdfium.FPDFText_IsHyphen(page_text, it.start()) else UNKNOWN, text
+    )
     box = pdfium.FS_RECTF()
     look, raw, pointer = pdfium.FPDFText_GetLooseCharBox, page_text.raw, ctypes.byref(box)
 
@@ -74,15 +106,28 @@ def _text_of(page: Any) -> str:
         look(raw, place, pointer)
         return box.left, box.right
 
-    return arrange(text, edges)
+    return arrange(text, edges, before)
 
 
-def _mend(word: re.Match[str]) -> str:
-    """A word that was broken at the end of a line, without the hyphen unless it is a part of the word."""
-    before, begin, end = word.groups()
-    parted = not before and end.islower() and (begin.islower() or begin.istitle())
-    parted = parted and begin.isalpha() and begin.lower() not in _COMPOUNDS
-    return before + begin + ("" if parted else "-") + end
+def _mend(text: str) -> str:
+    """The text with words whole that were broken at the ends of lines, and hyphens of their own in place."""
+    parts = text.split(BROKEN)
+    return parts[0] + "".join(_hyphen(*pair, text) + pair[1] for pair in pairwise(parts))
+
+
+def _hyphen(before: str, after: str, text: str) -> str:
+    """The hyphen between what stands before and after it, if it is a part of an address or a compound."""
+    token, rest = re.split(r"\s", before[-_MAX_WORD:])[-1], re.split(r"\s", after[:_MAX_WORD])[0]
+    begin, end = re.split(r"\W", token)[-1], re.split(r"\W", rest)[0]
+    in_word = begin.isalpha() and (begin.islower() or begin.istitle()) and end[:1].islower()
+    own = (
+        token.endswith(f"-{begin}")
+        or begin.lower() in _COMPOUNDS
+        or end in _SECOND
+        or _ADDRESS.search(token + rest)
+        or f"{begin}-{end}" in text
+    )
+    return "" if in_word and not own else "-"
 
 
 class _Run(NamedTuple):
@@ -93,14 +138,33 @@ class _Run(NamedTuple):
     text: str
 
 
-def arrange(text: str, edges: Callable[[int], tuple[float, float]]) -> str:
-    """The text of a page, column after column, with its tables as such.
+class _Table(NamedTuple):
+    """The names of a table's columns, and where these are: it may go on on the next page."""
 
-    `edges` says where a character begins and ends, from the left.
+    names: list[str]
+    bands: list[tuple[float, float]]
+
+    def goes_on(self, rows: list[list[str]], bands: list[tuple[float, float]]) -> bool:
+        """Whether rows stand in the same columns, and do not begin with names of their own."""
+        same = len(bands) == len(self.bands) and all(
+            left < end and begin < right
+            for (left, right), (begin, end) in zip(bands, self.bands, strict=True)
+        )
+        return same and rows[0] != self.names and names_columns(rows[0], rows[1:]) is not True
+
+
+def arrange(
+    text: str, edges: Callable[[int], tuple[float, float]], before: _Table | None
+) -> tuple[str, _Table | None]:
+    """The text of a page, column after column, with its tables as such, and the last of them.
+
+    `edges` says where a character begins and ends, from the left. The page's first table may continue the one
+    `before`.
     """
     lines = list(_LINE.finditer(text))
     runs = cache(lambda number: _runs(lines[number], edges))
     written, place, first, seen = list[str](), 0, 0, 0  # up to a character, or a line
+    table: _Table | None = None
     while first <= len(lines) - _LINES:
         if narrow := next((it for it in range(first + _LINES, first, -1) if len(runs(it - 1)) < 2), 0):
             first = narrow
@@ -111,11 +175,18 @@ def arrange(text: str, edges: Callable[[int], tuple[float, float]]) -> str:
             bands, end = widened, end + 1
         while start > seen and (widened := _widen(bands, runs(start - 1))):
             bands, start = widened, start - 1
-        if block := _write([runs(it) for it in range(start, end)], bands):
-            written += text[place : lines[start].start()], "\n".join(block).replace(f"{BROKEN}\n", BROKEN)
+        rows = [
+            [" ".join(run.text for run in runs(it) if left <= run.left < right) for left, right in bands]
+            for it in range(start, end)
+        ]
+        if not (shown := _columns(rows)) and (found := _as_table(rows, bands, before)):
+            shown, table = found
+            before = None
+        if shown:
+            written += text[place : lines[start].start()], "\n".join(shown).replace(f"{BROKEN}\n", BROKEN)
             place = lines[end - 1].end()
         first = seen = end
-    return "".join(written) + text[place:]
+    return "".join(written) + text[place:], table
 
 
 def _runs(line: re.Match[str], edges: Callable[[int], tuple[float, float]]) -> list[_Run]:
@@ -123,7 +194,8 @@ def _runs(line: re.Match[str], edges: Callable[[int], tuple[float, float]]) -> l
     spans = [it.span() for it in _WORD.finditer(line.string, *line.span())]
     lefts, rights = [edges(start)[0] for start, _ in spans], [edges(end - 1)[1] for _, end in spans]
     sizes = [end - start for start, end in spans]
-    words = [it for it, size in enumerate(sizes) if size > 1]  # dots that lead to a number are narrow
+    # Dots that lead to a number are narrow.
+    words = [it for it, size in enumerate(sizes) if size > 1] or range(len(spans))
     width = sum(rights[it] - lefts[it] for it in words) / max(sum(sizes[it] for it in words), 1)
     gaps = [it for it in range(1, len(spans)) if lefts[it] - rights[it - 1] > _GAP * width]
     ends = [0, *gaps, len(spans)] if spans else []
@@ -145,20 +217,51 @@ def _widen(bands: list[tuple[float, float]], line: list[_Run]) -> list[tuple[flo
     return sorted(apart + wider)
 
 
-def _write(block: list[list[_Run]], bands: list[tuple[float, float]]) -> list[str]:
-    """Lines that stand in the same columns as running text or a table; none if they are neither."""
-    plain = [" ".join(run.text for run in line) for line in block]
-    wide = [number for number, line in enumerate(block) if len(line) > 1]
-    if len(wide) < _LINES:
-        return []
-    rows = [[" ".join(it.text for it in line if a <= it.left < b) for a, b in bands] for line in block]
-    columns = [column for column in zip(*rows, strict=True) if any(column[number] for number in wide)]
-    if all(len(" ".join(it).split()) >= _WORDS * len([*filter(None, it)]) for it in columns):
-        others = [column for column in zip(*rows, strict=True) if column not in columns]
-        return [_HYPHEN.sub(BROKEN, text) for column in (*columns, *others) for text in column if text]
-    if len(columns) < 3:  # what stands beside what is clear without a table
-        return []
+def _columns(rows: list[list[str]]) -> list[str]:
+    """Running text in columns, column after column; none if it is no such text.
+
+    Lines above and below it that stand between the columns too, such as a page's foot in three parts, are not
+    a part of the columns.
+    """
+    for top, bottom in sorted(product(range(_EDGES + 1), repeat=2), key=sum):
+        body, above, below = rows[top : len(rows) - bottom], rows[:top], rows[len(rows) - bottom :]
+        wide = [row for row in body if _is_wide(row)]
+        if len(wide) < _LINES:
+            continue
+        within = [any(cells) for cells in zip(*wide, strict=True)]
+        columns = [[*filter(None, cells)] for cells in zip(*body, strict=True)]
+        runs_on = all(
+            len(" ".join(cells).split()) >= _WORDS * len(cells) for cells in compress(columns, within)
+        )
+        if runs_on and all(any(compress(row, map(not_, within))) for row in (*above, *below)):
+            others = compress(columns, map(not_, within))
+            texts = [text for cells in (*compress(columns, within), *others) for text in cells]
+            lines = [_HYPHEN.sub(BROKEN, text) for text in texts]
+            return [*map(_plain, above), *lines, *map(_plain, below)]
+    return []
+
+
+def _as_table(
+    rows: list[list[str]], bands: list[tuple[float, float]], before: _Table | None
+) -> tuple[list[str], _Table] | None:
+    """A table, as its lines and for the next page; None for what is clear without a table."""
+    wide = [number for number, row in enumerate(rows) if _is_wide(row)]
+    within = [any(cells[number] for number in wide) for cells in zip(*rows, strict=True)]
+    if len(wide) < _LINES or sum(within) < 3:
+        return None
     first, last = wide[0], wide[-1] + 1
-    table = zip(*filter(any, zip(*rows[first:last], strict=True)), strict=True)
-    shown = as_table([[text.replace(BROKEN, "-") for text in row] for row in table])
-    return [*plain[:first], "", *shown.splitlines(), "", *plain[last:]]
+    filled = [any(cells) for cells in zip(*rows[first:last], strict=True)]
+    table = [[text.replace(BROKEN, "-") for text in compress(row, filled)] for row in rows[first:last]]
+    own = [*compress(bands, filled)]
+    if before and before.goes_on(table, own):
+        table.insert(0, before.names)
+    shown = as_table(table).splitlines()
+    return [*map(_plain, rows[:first]), "", *shown, "", *map(_plain, rows[last:])], _Table(table[0], own)
+
+
+def _is_wide(row: list[str]) -> bool:
+    return len([*filter(None, row)]) > 1
+
+
+def _plain(row: list[str]) -> str:
+    return " ".join(filter(None, row))

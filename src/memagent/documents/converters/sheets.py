@@ -1,53 +1,93 @@
-"""Excel files to Markdown tables; charts and text boxes over the cells are left out."""
+"""Excel files to Markdown tables, with the comments on cells.
+
+Charts and text boxes over the cells are left out, and so is what is hidden: sheets, rows and columns.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 import zipfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import IO, Any
 
 from .tables import Cell, Grid, as_cell
-from .text import clean
-
-_Spans = dict[int, dict[int, tuple[int, int]]]
-"""By row and column, how many columns and rows a cell spans."""
+from .text import Remark, clean, xml_parser
 
 _MERGED = re.compile(rb'mergeCell [^>]*?ref="([A-Z]+[0-9]+:[A-Z]+[0-9]+)"')
+_HIDDEN_ROW = re.compile(rb'<(?:[\w.-]+:)?row\s[^>]*?\bhidden="(?:1|true)"[^>]*>')
+_HIDDEN_COLUMNS = re.compile(rb'<(?:[\w.-]+:)?col\s[^>]*?\bhidden="(?:1|true)"[^>]*>')
+_NUMBER = re.compile(rb'\b(?:r|min|max)="([0-9]+)"')
+_THREADED = re.compile(r"\[Threaded comment\].*?\n\s*Comment:\s*", re.DOTALL)
+"""What Excel puts before a comment for its versions that know only notes."""
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _LITERAL = re.compile(r'"([^"]*)"|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|[\\_*].')
 """A part of a number format that is no digit: "kg", [$€-407], [Red], \\-."""
 _ZEROS = re.compile("00+")
 
 
+@dataclass
+class _Look:
+    """What a sheet has besides values; rows are counted from 1, columns from 0."""
+
+    hidden_rows: set[int] = field(default_factory=set)
+    hidden_columns: set[int] = field(default_factory=set)
+    spans: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    """By row and column among those shown, how many of the columns and rows shown a cell spans."""
+    comments: dict[int, dict[int, str]] = field(default_factory=dict)
+    """By row and column."""
+
+
 def xlsx(file: IO[bytes]) -> Iterator[str]:
     """Each sheet as a table. A formula that was never computed is shown as it is."""
     from openpyxl import load_workbook
 
-    has_formulas, spans = _scan(file)
+    has_formulas, looks = _scan(file)
     values = load_workbook(file, read_only=True, data_only=True)
     formulas = load_workbook(file, read_only=True) if has_formulas else values
     for sheet, computed in zip(formulas.worksheets, values.worksheets, strict=True):
-        yield f"## {clean(sheet.title)}\n\n"
+        title = clean(sheet.title)
+        if sheet.sheet_state != "visible":
+            yield Remark(f"the hidden sheet {title}")
+            continue
+        yield f"## {title}\n\n"
         for one in {sheet, computed}:
             one.reset_dimensions()  # those stated in the file may be wrong
-        grid = Grid()
-        own = spans.get(sheet._worksheet_path.lstrip("/"), {})
+        grid, shown, left_out = Grid(), 0, False
+        look = looks.get(sheet._worksheet_path.lstrip("/"), _Look())
         for number, row in enumerate(_values(sheet, computed), 1):
-            yield grid.row(_cells(row, own.get(number, {}), grid), trim=True)
+            texts = _with_comments([*map(as_cell, row)], look.comments.get(number, {}))
+            if number in look.hidden_rows:
+                left_out = left_out or any(texts)
+                continue
+            seen = [text for column, text in enumerate(texts) if column not in look.hidden_columns]
+            left_out = left_out or sum(map(bool, seen)) < sum(map(bool, texts))
+            shown += 1
+            yield grid.row(_cells(seen, look.spans.get(shown, {}), grid), trim=True)
         yield grid.end() + "\n"
+        if left_out:
+            yield Remark(f"hidden rows or columns of the sheet {title}")
 
 
-def _cells(row: Iterable[object], spans: dict[int, tuple[int, int]], grid: Grid) -> Iterator[Cell]:
+def _with_comments(texts: list[str], comments: dict[int, str]) -> list[str]:
+    """The texts of a row's cells, each followed by the comment on it."""
+    texts += [""] * (max(comments, default=-1) + 1 - len(texts))
+    for column, comment in comments.items():
+        texts[column] = f"{texts[column]} [comment: {comment}]".strip()
+    return texts
+
+
+def _cells(texts: list[str], spans: dict[int, tuple[int, int]], grid: Grid) -> Iterator[Cell]:
     """The cells of a row that no other spans; `spans` are the columns and rows of those that span any."""
     covered = 0
-    for column, value in enumerate(row):
+    for column, text in enumerate(texts):
         if column >= covered and column not in grid.down:
             columns, rows = spans.get(column, (1, 1))
             covered = column + columns
-            yield Cell(as_cell(value), columns, rows)
+            yield Cell(text, columns, rows)
 
 
 def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
@@ -92,17 +132,51 @@ def _unit(number_format: str) -> tuple[float, str]:
     return 1, "".join(f" {unit}" for unit in map(str.strip, (*said, *signs)) if unit)
 
 
-def _scan(file: IO[bytes]) -> tuple[bool, dict[str, _Spans]]:
-    """Whether there are formulas, and for each sheet's part of the file, the cells that span others."""
-    from openpyxl.utils.cell import range_boundaries
-
-    has_formulas, spans = False, dict[str, _Spans]()
+def _scan(file: IO[bytes]) -> tuple[bool, dict[str, _Look]]:
+    """Whether there are formulas, and how each sheet looks, by its part of the file."""
+    has_formulas, looks = False, dict[str, _Look]()
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
-            if name.startswith("xl/worksheets/"):
-                sheet, own = archive.read(name), spans.setdefault(name, {})
+            if name.startswith("xl/worksheets/") and name.endswith(".xml"):
+                sheet = archive.read(name)
                 has_formulas = has_formulas or _FORMULA.search(sheet) is not None
-                for merged in _MERGED.findall(sheet):
-                    left, top, right, bottom = range_boundaries(merged.decode())
-                    own.setdefault(top, {})[left - 1] = right - left + 1, bottom - top + 1
-    return has_formulas, spans
+                looks[name] = _look(sheet)
+                looks[name].comments = _comments(archive, name)
+    return has_formulas, looks
+
+
+def _look(sheet: bytes) -> _Look:
+    """What is hidden in a sheet, and what its cells span."""
+    from openpyxl.utils.cell import range_boundaries
+
+    look = _Look()
+    for tag in _HIDDEN_ROW.findall(sheet):
+        look.hidden_rows.update(map(int, _NUMBER.findall(tag)))
+    for tag in _HIDDEN_COLUMNS.findall(sheet):
+        first, last = sorted(map(int, _NUMBER.findall(tag)))
+        look.hidden_columns.update(range(first - 1, last))
+    rows, columns = sorted(look.hidden_rows), sorted(look.hidden_columns)
+    for merged in _MERGED.findall(sheet):
+        left, top, right, bottom = range_boundaries(merged.decode())
+        left, end = (it - bisect_left(columns, it) for it in (left - 1, right))
+        top, below = (it - bisect_left(rows, it) for it in (top, bottom + 1))
+        look.spans.setdefault(top, {})[left] = end - left, below - top
+    return look
+
+
+def _comments(archive: zipfile.ZipFile, name: str) -> dict[int, dict[int, str]]:
+    """The comments on a sheet's cells, by row and column."""
+    from lxml import etree
+    from openpyxl.packaging.relationship import get_dependents, get_rels_path
+    from openpyxl.utils.cell import coordinate_to_tuple
+    from openpyxl.xml.constants import COMMENTS_NS
+
+    comments, names = dict[int, dict[int, str]](), set(archive.namelist())
+    relations = get_rels_path(name)
+    parts = get_dependents(archive, relations).find(COMMENTS_NS) if relations in names else ()
+    for part in (it.target for it in parts if it.target in names):
+        for comment in etree.fromstring(archive.read(part), xml_parser()).iter("{*}comment"):
+            row, column = coordinate_to_tuple(comment.get("ref"))
+            text = "".join(comment.itertext("{*}t"))
+            comments.setdefault(row, {})[column - 1] = _THREADED.sub("", text).strip()
+    return comments

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, time
 from itertools import zip_longest
 from typing import NamedTuple
@@ -11,6 +13,8 @@ from .text import clean
 
 _MAX_SPAN = 100  # columns
 _MAX_SPREAD = 1000  # characters of a row; a longer text is shown once
+_MOSTLY = 0.75  # of a column's cells
+_YEAR = re.compile(r"\s*(?:1[89]|20)\d\d\s*")
 
 
 class Cell(NamedTuple):
@@ -106,6 +110,33 @@ def as_table(rows: list[list[str]]) -> str:
     """Rows, the first of which is the head."""
     grid = Grid()
     return "".join(grid.row(map(Cell, row)) for row in rows) + grid.end()
+
+
+def names_columns(first: Sequence[str], below: Iterable[Sequence[str]]) -> bool | None:
+    """Whether a row names the columns of the rows below it, told by what kinds of cells they have.
+
+    It does if there are words over numbers, or years over other numbers, and it does not if there are numbers
+    over numbers. None if there is nothing of the kind, so that nobody can tell.
+    """
+    signs = set[bool]()
+    for name, *cells in zip_longest(first, *below, fillvalue=""):
+        kinds = Counter(map(_kind, filter(str.strip, cells)))
+        kind, count = next(iter(kinds.most_common(1)), ("", 0))
+        if not name.strip() or kind in ("", "words") or count < _MOSTLY * kinds.total():
+            continue
+        if (own := _kind(name)) == "number":
+            years = sum(_YEAR.fullmatch(cell) is not None for cell in cells)
+            signs.add(_YEAR.fullmatch(name) is not None and years * 2 < count)
+        elif own == "words" or kind == "number":
+            signs.add(True)
+    return None if not signs else False not in signs
+
+
+def _kind(cell: str) -> str:
+    """Whether a cell is a number (or a date in figures), a code such as "P-12" or "5 kg", or words."""
+    if not any(map(str.isdecimal, cell)):
+        return "words"
+    return "code" if any(map(str.isalpha, cell)) else "number"
 
 
 def as_row(cells: list[str]) -> str:

@@ -7,6 +7,10 @@ import re
 from typing import Any
 
 PAGE_END = "\f"
+SOFT_HYPHEN = "\xad"
+REMARK = "\x1e"
+"""Stands before and after a remark in a converted text, and nowhere else in it."""
+
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]")
 _BETWEEN = {"eqArr": "; ", "m": "; ", "mr": ", "}  # equations below each other, matrices and their rows
 # Declared encodings, and those that are meant, which have more characters: mostly Microsoft's.
@@ -16,9 +20,19 @@ _MEANT = {
 }  # fmt: skip
 
 
+class Remark(str):
+    """What a converter has to say of a file beside its text: what it left out, and why."""
+
+
+def framed(piece: str) -> str:
+    """A piece of a converted text, or a remark between its marks."""
+    plain = piece.replace(REMARK, " ")
+    return f"{REMARK}{plain}{REMARK}" if isinstance(piece, Remark) else plain
+
+
 def clean(text: str) -> str:
-    """The text without control characters and lone surrogates."""
-    return _CONTROLS.sub(" ", text)
+    """The text without control characters, lone surrogates and soft hyphens, which nobody sees in a word."""
+    return _CONTROLS.sub(" ", text.replace(SOFT_HYPHEN, ""))
 
 
 def meant_encoding(declared: str) -> str:
@@ -28,12 +42,19 @@ def meant_encoding(declared: str) -> str:
     return _MEANT.get(encoding, encoding)
 
 
+def html_tree(page: str) -> Any:
+    """The elements of a page of HTML, repaired; None if there are none."""
+    from lxml import etree
+
+    parser = etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True)
+    return etree.fromstring(page.encode("utf-8", "replace"), parser) if page.strip() else None
+
+
 def closed_html(page: str) -> str:
     """A page of HTML, repaired, so that nothing in it swallows what follows."""
     from lxml import etree
 
-    parser = etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True)
-    root = etree.fromstring(page.encode("utf-8", "replace"), parser) if page.strip() else None
+    root = html_tree(page)
     return "" if root is None else str(etree.tostring(root, method="html", encoding="unicode"))
 
 

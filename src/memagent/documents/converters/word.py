@@ -13,8 +13,9 @@ from .text import as_text, xml_parser
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _WORD_TEXT = re.compile(r"word/(document\d*|footnotes|endnotes|comments)\.xml")
-_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby|cr)\b|txbxContent")
-"""What mammoth would leave out."""
+_UNREAD = re.compile(rb"oMath|fldSimple|moveTo|customXml|<w:(?:bdo|dir|ruby|cr|tbl)\b|txbxContent")
+"""What mammoth would leave out, and tables, which may stand within each other."""
+_MAX_NESTED = 500  # characters of a table that stands in a cell as text; a longer one arranges a page
 _LIKE_TAGS = ("fldSimple", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase")
 
 
@@ -65,7 +66,7 @@ def _for_mammoth(file: IO[bytes]) -> IO[bytes]:
 
 
 def _plain(content: bytes) -> bytes:
-    """Equations and text boxes as plain text; other text as elements that mammoth reads; no furigana."""
+    """Equations, text boxes and tables within cells as text, the rest as mammoth reads it; no furigana."""
     from lxml import etree
 
     root = etree.fromstring(content, xml_parser())
@@ -80,10 +81,28 @@ def _plain(content: bytes) -> bytes:
         end.tag = f"{_WORD}br"
     for drawing in list(root.iter(f"{_WORD}drawing")):
         _show_text_boxes(drawing)
+    for cell in reversed(list(root.iter(f"{_WORD}tc"))):  # the innermost first
+        for table in cell.findall(f"{_WORD}tbl"):
+            _flatten(table)
     for unread in list(root.iter("{*}oMathPara", *(f"{{*}}{name}" for name in _LIKE_TAGS))):
         unread.tag = f"{_WORD}smartTag"  # whose content mammoth reads
     plain: bytes = etree.tostring(root)
     return plain
+
+
+def _flatten(table: Any) -> None:
+    """Put a short table that stands in a cell into it as text, so that the cell's row stays one."""
+    from lxml import etree
+
+    def text_of(cell: Any) -> str:
+        paragraphs = ("".join(it.itertext(f"{_WORD}t")) for it in cell.iter(f"{_WORD}p"))
+        return " ".join(" ".join(paragraphs).split())
+
+    rows = (", ".join(map(text_of, row.iter(f"{_WORD}tc"))) for row in table.iter(f"{_WORD}tr"))
+    if len(text := "; ".join(rows)) <= _MAX_NESTED:
+        paragraph = etree.Element(f"{_WORD}p")
+        etree.SubElement(etree.SubElement(paragraph, f"{_WORD}r"), f"{_WORD}t").text = text
+        table.getparent().replace(table, paragraph)
 
 
 def _show_text_boxes(drawing: Any) -> None:
