@@ -25,20 +25,24 @@ import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from memagent.documents.opening import text_document
+from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import AUTO
 from memagent.reading.ranking import stems, telling
 from memagent.reading.verdicts import NO, YES
+from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
+from memagent.tasks.files import write_examples
 from memagent.tasks.needle import VARIANTS
-from memagent.tasks.recipe import Recipe
+from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.training.data import write_trajectories
-from memagent.types import Completion, Conversation, Trajectory
+from memagent.types import Completion, Conversation, Example, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reader"))
 from lessons import HOTPOT_ROWS, TRIED, Asked, Passage, exchange, load_passages, sentences_of
@@ -51,6 +55,7 @@ MIN_PAIRS, MAX_EACH = (
 )  # questions on a text of passages; questions that a text answers, and those that it does not
 REWORDED = 0.25  # of the questions that a text answers
 PIECES = 40  # of each novel
+EXAMPLES, MIN_CHUNKS, MAX_CHUNKS = 2000, 8, 16  # documents to reinforce on
 MIN_SHARED = (
     2  # words that the second hop's paragraph shares with the question, to be found without the first
 )
@@ -304,6 +309,37 @@ def texts_of_needles(pieces: Sequence[Path], source: random.Random) -> Iterator[
             yield Text(text, (Pair(example.problem, helps),))
 
 
+def examples(
+    sets: Sequence[Sequence[Passage]], rows: Sequence[dict[str, Any]], source: random.Random
+) -> Iterator[Example]:
+    """Documents of 8 to 16 chunks to reinforce on, half of them of two hops; one in five lacks the answer."""
+    for index in range(10**9):
+        lacks, tokens = index % 5 == 4, NOTED_TOKENS * source.randint(MIN_CHUNKS, MAX_CHUNKS)
+        if index % 2:
+            row = source.choice(rows)
+            needed = {title for title, _ in row["supporting_facts"]}
+            problem, answer = row["question"], row["answer"]
+            pool = [it for other in source.sample(rows, 8) for it in [*row["context"], *other["context"]]]
+            others = [f"{title}\n{''.join(lines)}" for title, lines in pool if title not in needed]
+            own = [f"{title}\n{''.join(lines)}" for title, lines in row["context"] if title in needed]
+        else:
+            (passages,) = source.choices(sets, [len(it) for it in sets])
+            passage = source.choice(passages)
+            asked = source.choice(passage.asked)
+            problem, answer, own = asked.problem, asked.answer, [passage.text]
+            others = [it.text for it in source.sample(passages, min(len(passages), 60)) if it is not passage]
+        texts = [] if lacks else own
+        for text in dict.fromkeys(others):
+            if estimate_tokens("\n\n".join(texts)) < tokens:
+                texts.append(text)
+        source.shuffle(texts)
+        document = "\n\n".join(texts)
+        if answer and not (lacks and answer.lower() in document.lower()):
+            gold = ABSENT_ANSWERS if lacks else (answer,)
+            length = estimate_tokens(document)
+            yield Example(f"example-{index}", "verdict", problem, document, gold, length)
+
+
 def lesson(text: Text) -> Iterator[Conversation]:
     """The verdicts on a text."""
     mark = text_document(text.text, is_example=True).mark
@@ -330,6 +366,7 @@ def main() -> None:
     parser.add_argument("--novels", type=Path, nargs="+", required=True, help="texts to hide needles in")
     parser.add_argument("--wordnet", type=Path, help="WordNet's folder `dict`, for rewording")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--examples", type=Path, help="a file for documents to reinforce on, if wanted")
     parser.add_argument("--count", type=int, default=10_000, help="texts (10,000)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -349,6 +386,9 @@ def main() -> None:
         }
         made = asyncio.run(write_trajectories(options.out, write(kinds, options.count, options.seed)))
     print(made, "texts")
+    if options.examples:
+        every = examples(sets, rows, random.Random(f"examples/{options.seed}"))
+        print(write_examples(options.examples, islice(every, EXAMPLES)), "examples")
 
 
 if __name__ == "__main__":
