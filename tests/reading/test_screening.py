@@ -118,6 +118,13 @@ def test_nothing_is_passed_over_unless_it_is_asked_for() -> None:
     assert shown(engine) == chunks_of(document(FACTS)) and result.passed_over == 0
 
 
+def test_words_are_the_same_with_soft_hyphens() -> None:
+    fact = {4: "Of En\u00adgines, the Vel\u00advet one: made by Ada Moss."}
+    engine = noting()
+    read(engine, document(fact))
+    assert fact[4] in shown(engine)[0], "and the text is not altered"
+
+
 def test_a_problem_that_names_nothing_of_the_document_passes_over_nothing() -> None:
     engine = noting()
     assert read(engine, document({}, 5)).result.passed_over == 0
@@ -136,8 +143,8 @@ def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
         assert (again.answer, again.memory) == (expected.answer, expected.memory)
         assert again.result.passed_over == expected.result.passed_over == len(chunks_of(document(FACTS))) - 2
     header, *_ = read_journal(tmp_path / "whole.jsonl")
-    assert isinstance(header, Header) and header.values["screen"] == 2
-    with pytest.raises(JournalError, match="screen was 2, now it is null"):
+    assert isinstance(header, Header) and header.values["screen"] == 3
+    with pytest.raises(JournalError, match="screen was 3, now it is null"):
         read(noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
 
 

@@ -85,6 +85,7 @@ def test_a_statement_is_found_or_is_not(statement: str, excerpt: str | None) -> 
         ("the **code** is `7421`", "The vault's code is 7421."),
         ("Mr Holmes came", "Mr. Holmes came."),
         ("押金是五百元", "合同规定押金是五百元。"),
+        ("The building firm owes it", "The buil\u00adding firm owes\u00ad it."),
         ("Cusack was maid to the Countess", "Catherine Cusack, maid to\nthe Countess, cried."),
     ],
 )

@@ -71,6 +71,13 @@ def test_substring_match_knows_the_words_of_other_scripts(reply: str, answer: st
     assert score_reply("substring_match", reply, (answer,)) == score
 
 
+@pytest.mark.parametrize(
+    "name", ["string_match_all", "string_match_part", "exact_match", "f1", "substring_match"]
+)
+def test_a_minus_is_one_whichever_character_it_is(name: str) -> None:
+    assert score_reply(name, "\u22125", ("-5",)) == 1 == score_reply(name, "-5", ("\u22125",))
+
+
 def test_substring_match_goes_one_way_and_by_whole_words() -> None:
     assert substring_match("It was Ada Lovelace, in 1843.", ("ada lovelace",)) == 1
     assert substring_match("Ada", ("Ada Lovelace",)) == 0

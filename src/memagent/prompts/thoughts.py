@@ -19,11 +19,12 @@ _BLOCK = "|".join(
     rf"{opening}(?! [^\n]{{0,400}}{closing} \S)(?s:.*?)(?:{closing}|\Z)"
     for opening, closing in (map(re.escape, tags) for tags in _BLOCKS)
 )
-# Some chat templates open the block themselves: the reply then has only its end,
-# alone on a line, and a blank line after it. Elsewhere, or within a sentence, the tag is text.
+# Some chat templates open the block themselves: the reply then has only its end, right behind the thought,
+# or alone on a line with a blank line after it. Elsewhere, with spaces around it, the tag is text.
 _THOUGHT = re.compile(
     rf"\A(?:\s*+(?:{_BLOCK}))++"
-    r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n"
+    r"|\A(?!\W*MEMORY\b)(?:(?!<think>)(?s:.))*?"
+    r"(?:(?<=[\w.!?…。])</think>|(?<![^\n])[ \t]*</think>[ \t]*\n[ \t]*\n)"
 )
 
 

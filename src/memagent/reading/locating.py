@@ -16,6 +16,7 @@ from itertools import pairwise
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
+from memagent.reading.quotes import SOFT_HYPHEN
 from memagent.reading.ranking import Rarity, find_names, stems, telling, weight
 from memagent.reading.sources import (
     HEADING,
@@ -232,7 +233,7 @@ def _look_through(chunk: Chunk, searches: Sequence[_Search]) -> None:
 
 def _names(statement: str) -> frozenset[str]:
     """The stems of a statement's names and numbers; a first word has a capital anyway, but a name goes on."""
-    words = re.findall(r"\w+", statement)
+    words = re.findall(r"\w+", statement.replace(SOFT_HYPHEN, ""))
     first = len(words) > 1 and not words[1][0].isupper()
     named = [it for it in words[first:] if it[0].isupper() and len(it) > 1]
     return telling(" ".join([*named, *(it for it in words if it[0].isdigit())]))

@@ -1,8 +1,8 @@
 """Whether a text says a statement, and where: all its words, in order, with no others between them.
 
-What hardly changes the meaning may differ: case, white space, punctuation within a sentence, articles; and a
-comma or colon may stand where the statement has *is* or *was*. Numbers keep their signs, symbols and units.
-Paraphrases are not recognised. Time grows linearly with the text.
+What hardly changes the meaning may differ: case, white space, punctuation within a sentence, soft hyphens,
+articles; and a comma or colon may stand where the statement has *is* or *was*. Numbers keep their signs,
+symbols and units. Paraphrases are not recognised. Time grows linearly with the text.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from unicodedata import category
 
 from memagent.documents.tokens import UNSPACED
 
+SOFT_HYPHEN = "\u00ad"
+"""Where a word may be broken; it is no part of the word."""
+
 _MINUS, _MONEY = "\\-\u2212\u2013", "$\u00a2-\u00a5\u20a0-\u20bf"
 _QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015•·。、，；：！？「」『』（）"
 """Punctuation that has no meaning of its own."""
@@ -23,7 +26,7 @@ _TOKEN = re.compile(
     rf"(?P<number>(?:(?<![\w)\]%°{_MONEY}])[{_MINUS}±](?=[{_MONEY}.\d]))?(?:[{_MONEY}]\s?[{_MINUS}]?)?"
     rf"(?:(?<![^\s(\[{_MONEY}{_MINUS}±])\.)?\d+(?:[.,/:\u00a0\u202f{_MINUS}]\d+)*"
     rf"(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
-    rf"|[{UNSPACED}]|[^\W{UNSPACED}]+|[^\s\w{_QUIET}]"
+    rf"|[{UNSPACED}]|[^\W{UNSPACED}]+(?:{SOFT_HYPHEN}[^\W{UNSPACED}]+)*|[^\s\w{_QUIET}{SOFT_HYPHEN}]"
 )
 _PLAIN_WORD = re.compile(rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+")
 _THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
@@ -73,7 +76,7 @@ class _Words:
     def add(self, found: re.Match[str], before: str) -> None:
         """Add a word."""
         number = found.lastgroup == "number"
-        word = _number(found.group()) if number else found.group().casefold()
+        word = _number(found.group()) if number else found.group().casefold().replace(SOFT_HYPHEN, "")
         self.places.setdefault(word, []).append(len(self.words))
         self.words.append(word)
         self.spans.append(found.span())
@@ -84,7 +87,8 @@ class _Words:
 
 def words(text: str) -> Iterator[str]:
     """The words of a text in lower case; in scripts without spaces, each pair of adjacent characters."""
-    return ((found.group() + (found.group(1) or "")).lower() for found in _PLAIN_WORD.finditer(text))
+    bare = text.replace(SOFT_HYPHEN, "")
+    return ((found.group() + (found.group(1) or "")).lower() for found in _PLAIN_WORD.finditer(bare))
 
 
 def says(text: str, statement: str) -> bool:

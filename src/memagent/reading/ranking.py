@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
 
-from memagent.reading.quotes import words
+from memagent.reading.quotes import SOFT_HYPHEN, words
 from memagent.types import Chunk
 
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")
 _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75  # the usual k1 and b
 _SLOTS = 1 << 18  # a megabyte, however many words a document has
 
-RULE = 2
+RULE = 3
 """The number of the rule of `Screen`, recorded in a journal: another rule would pass over other chunks."""
 
 _SHARE = 0.3
@@ -75,7 +75,7 @@ def telling(text: str) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def find_names(text: str) -> frozenset[str]:
     """The stems of the names and numbers in a text: of all words not beginning in lower case."""
-    words = (word for word in re.findall(r"\w+", text) if not word[0].islower())
+    words = (word for word in re.findall(r"\w+", text.replace(SOFT_HYPHEN, "")) if not word[0].islower())
     return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - COMMON
 
 

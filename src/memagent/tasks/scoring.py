@@ -44,14 +44,14 @@ _Z95 = 1.959964
 
 def string_match_all(prediction: str, answers: tuple[str, ...]) -> float:
     """The share of the answers that occur in the prediction, ignoring case (RULER, arXiv 2404.06654)."""
-    text = prediction.lower()
-    return fmean(answer.lower() in text for answer in answers) if answers else 0.0
+    text = _lower(prediction)
+    return fmean(_lower(answer) in text for answer in answers) if answers else 0.0
 
 
 def string_match_part(prediction: str, answers: tuple[str, ...]) -> float:
     """1 if any answer occurs in the prediction, ignoring case (RULER's scorer for its QA tasks)."""
-    text = prediction.lower()
-    return float(any(answer.lower() in text for answer in answers))
+    text = _lower(prediction)
+    return float(any(_lower(answer) in text for answer in answers))
 
 
 def exact_match(prediction: str, answers: tuple[str, ...]) -> float:
@@ -204,7 +204,18 @@ def _normal_interval(total: float, squares: float, count: int) -> tuple[float, f
 def _in_ascii(text: str, dash: str) -> str:
     """The text in compatible characters, with `dash` for each dash and a full stop for other marks."""
     kinds = {"Pd": dash, "Cf": ""} | dict.fromkeys(_MARKS, ".")
-    return _DASH_OR_BEYOND.sub(lambda it: kinds.get(category(it[0]), it[0]), normalize("NFKC", text))
+    return _DASH_OR_BEYOND.sub(
+        lambda it: kinds.get(category(it[0]), it[0]), normalize("NFKC", _with_minus(text))
+    )
+
+
+def _lower(text: str) -> str:
+    return _with_minus(text).lower()
+
+
+def _with_minus(text: str) -> str:
+    """The text with a hyphen for each minus sign; what is scored as published stays as it is."""
+    return text.replace("\u2212", "-")
 
 
 def _normalise(text: str) -> str:
@@ -217,7 +228,8 @@ def _pair_up(prediction: str, answers: tuple[str, ...]) -> Iterator[tuple[str, s
     An answer that normalises to nothing ("A", "!") is only lower-cased: an empty answer would be
     found in everything.
     """
-    for answer in answers:
+    prediction = _with_minus(prediction)
+    for answer in map(_with_minus, answers):
         if gold := _normalise(answer):
             yield _normalise(prediction), gold
         elif gold := " ".join(answer.lower().split()):
