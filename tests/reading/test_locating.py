@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.reading.locating import count_words, coverage, locate
+from memagent.reading.locating import count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.types import Chunk, Part
 
@@ -105,6 +105,28 @@ def test_only_the_span_that_was_shown_is_searched() -> None:
     (source,) = found.sources
     assert source.excerpt == "Oslo is a city."
     assert source.start == start - 40, "as it stands in its file"
+
+
+RENT = "Lease. The monthly rent is 1,140 euros. No poultry is allowed."
+
+
+@pytest.mark.parametrize(
+    ("problem", "doubtful"),
+    [
+        ("How high is the rent?", False),
+        ("How high is the rent per month, and for how long?", False),
+        ("How much is the rent per month?", False),
+        ("What is the rent that the tenant has to pay?", False),
+        ("How much is it per month?", False),
+        ("What is it?", False),
+        ("How much does the tenant pay?", True),
+        ("How high is the tower?", True),
+        ("Who is president of France?", True),
+        ("Is the rent in Kroner, Riga or Lisbon?", True),
+    ],
+)
+def test_a_short_text_falls_short_of_questions_on_something_else(problem: str, doubtful: bool) -> None:
+    assert falls_short(problem, RENT.split(". "), rarity_of(RENT)) == doubtful
 
 
 def test_coverage_is_what_a_text_has_of_the_problem_by_weight() -> None:

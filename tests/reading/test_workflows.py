@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evaluation.measured import CODE, PROBLEM, TAGS, find_code, story
-from facts import FactsEngine
+from facts import FactsEngine, run
 from function_engine import FunctionEngine
 from memagent import (
     CallLimitError,
@@ -121,6 +121,16 @@ def test_full_shows_the_whole_document_once() -> None:
     (conversation,) = read("full", story(), engine)
     assert section(engine.prompts[0], "document") == story() and len(engine.prompts) == 1
     assert conversation.kind == "answer"
+
+
+@pytest.mark.parametrize("reader", ["auto", "full", "truncate", "rag"])
+def test_all_that_read_in_one_prompt_offer_to_decline_what_the_document_hardly_names(reader: str) -> None:
+    for problem, doubtful in (("What is the secret code?", False), ("Who is president of France?", True)):
+        engine = FunctionEngine(lambda _: "Not in the document.")
+        settings = SETTINGS.replace(workflow=reader)
+        result, (answer,) = run(engine, text_document(story()), settings, problem=problem)
+        assert ("reply: not in the document" in answer.messages[-1].content) == doubtful
+        assert (result.doubtful, result.found) == (doubtful, False)
 
 
 def test_two_files_of_the_same_name_stay_two_files() -> None:
@@ -476,7 +486,7 @@ def test_templates_for_one_workflow_without_updates_serve_them_all() -> None:
     asked = {it: choose_workflow(ReadSettings(workflow=it), trained)[1].prompts for it in workflows()}
     served = {it for it, prompts in asked.items() if prompts.answer.endswith("theirs")}
     assert served == {"auto", "notes", "full", "rag", "truncate"}
-    assert asked["notes"].doubt == own["doubt"] and not asked["rag"].optional
+    assert asked["notes"].doubt == own["doubt"] == asked["rag"].doubt and not asked["rag"].note
 
 
 def test_an_unknown_workflow_is_named_with_the_nearest() -> None:

@@ -240,7 +240,8 @@ class Reading:
         `memory` is recorded as the memory. If it is `doubtful` whether the answer is there, the model may say
         that it is not. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
-        ask = self.prompts.for_doubt if doubtful else self.prompts.for_answer
+        may_decline = doubtful and self.prompts.doubt  # which templates for one prompt may lack
+        ask = self.prompts.for_doubt if may_decline else self.prompts.for_answer
         messages, budgets = ask(self.problem, shown), self.budgets
         thought_tokens = budgets.answer_thought_tokens
         completion, seconds = await self._complete(messages, budgets.answer_tokens, thought_tokens)

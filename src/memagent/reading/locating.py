@@ -17,7 +17,7 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.quotes import SOFT_HYPHEN
-from memagent.reading.ranking import Rarity, find_names, stems, telling, weight
+from memagent.reading.ranking import Rarity, find_names, stems, telling
 from memagent.reading.sources import (
     HEADING,
     PARAGRAPH_END,
@@ -35,8 +35,16 @@ MAX_SENTENCES = 4
 """The most sentences that one note leads to: two, and those that are about as good as the best."""
 
 _AS_GOOD = 0.9  # of the best one's weight: the problem wants several
-_MIN_COVERED = 0.3  # of the problem's words by its best passage, else the document may not hold the answer
 
+MIN_NAMED = 0.3
+"""The least share, 0 to 1 by weight, of the problem's words that a passage has if the document answers it."""
+
+_MEASURES = frozenset(
+    stems(
+        """high low long short far near deep wide tall big large small heavy old fast often per hour day week
+        month year daily weekly monthly yearly annual"""
+    )
+)
 
 MIN_COVERED = 0.6
 """The least share, 0 to 1 by weight, of a statement's telling words that its nearest passages have."""
@@ -90,17 +98,26 @@ def count_words(chunk: Chunk, rarity: Rarity) -> None:
 
 def coverage(problem: str, text: str, rarity: Rarity) -> float:
     """The share, 0 to 1 by weight, of the problem's telling words that a text has."""
-    asked = telling(problem)
-    whole = rarity.weigh(asked)
-    return rarity.weigh(asked & frozenset(stems(text))) / whole if whole else 0.0
+    return _share(telling(problem), text, rarity)
 
 
-def falls_short(problem: str, passages: Iterable[str], rarity: Rarity) -> bool:
-    """Whether even the best passage has little of what the problem says, or the document lacks its names."""
-    covered = max((coverage(problem, it, rarity) for it in passages), default=0.0)
+def falls_short(problem: str, passages: Iterable[str], rarity: Rarity, least: float = MIN_NAMED) -> bool:
+    """Whether no passage has the `least` share of the problem's words, or the document lacks its names.
+
+    Words that only measure (how *long*, per *month*) say nothing about that. How often it is right was
+    measured: see benchmarks/gate.py.
+    """
+    asked = telling(problem) - _MEASURES
+    covered = max((_share(asked, it, rarity) for it in passages), default=0.0)
     names = find_names(problem.partition(" ")[2])  # the first word of a sentence is no name
     known = sum(rarity.holding(it) > 0 for it in names) / len(names) if names else 1.0
-    return covered * known < _MIN_COVERED
+    return bool(asked) and covered * known < least
+
+
+def _share(words: frozenset[str], text: str, rarity: Rarity) -> float:
+    """The share, 0 to 1 by weight, of some words that a text has; 0 of none."""
+    whole = rarity.weigh(words)
+    return rarity.weigh(words & frozenset(stems(text))) / whole if whole else 0.0
 
 
 def paragraphs(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
@@ -205,8 +222,8 @@ def find_sources(
                 found[place] = replace(it, source=find(it.text, chunk))
     searches = dict[int, _Search]()
     for place, it in enumerate(found):
-        if it.source is None:  # a word that the document lacks is as rare as the rarest
-            weights = {word: weight(rarity.texts, max(rarity.holding(word), 1)) for word in telling(it.text)}
+        if it.source is None:
+            weights = {word: rarity.weigh([word]) for word in telling(it.text)}
             searches[place] = _Search(weights, _names(it.text) - telling(problem))
     if searches:
         for chunk in split(document.blocks(), chunk_tokens, estimate_tokens):

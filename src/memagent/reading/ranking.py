@@ -63,8 +63,11 @@ class Rarity:
         return self._holding[_slot(word)]
 
     def weigh(self, words: Iterable[str]) -> float:
-        """The weight of these words together: BM25's, so the rarer each is, the higher."""
-        return sum(weight(self.texts, self.holding(word)) for word in sorted(words))
+        """The weight of these words together: BM25's, so the rarer each is, the higher.
+
+        A word that no text has is as rare as the rarest; in few texts it would outweigh all others.
+        """
+        return sum(weight(self.texts, max(self.holding(word), 1)) for word in sorted(words))
 
 
 def telling(text: str) -> frozenset[str]:

@@ -5,19 +5,15 @@ Models read less well the fuller their window is, small ones above all: see docs
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.errors import ContextOverflowError
 from memagent.prompts import AUTO
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.locating import count_words, falls_short, locate
-from memagent.reading.ranking import Rarity
 from memagent.reading.workflows.select import WORKFLOW as SELECT
 from memagent.reading.workflows.select import chain, select
-from memagent.reading.workflows.whole import PROMPTS, count_room, join_chunks
+from memagent.reading.workflows.whole import PROMPTS, answer_from, count_room, join_chunks
 from memagent.types import Chunk
 
 
@@ -31,12 +27,11 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
         begun, short = await _take_up_to_half_the_window(reading, chunks)
         if short:
             document, _ = join_chunks(begun)
-            doubtful = await asyncio.to_thread(_is_doubtful, reading.problem, begun)
             whole = reading
             if reading.prompts.answer == AUTO.answer:  # not the user's own: `full` asks in words for all
                 whole = replace(reading, prompts=replace(reading.prompts, answer=PROMPTS.answer))
             try:
-                yield await whole.answer(document, doubtful=doubtful)
+                yield await answer_from(whole, document)
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
@@ -54,15 +49,6 @@ async def _take_up_to_half_the_window(reading: Reading, chunks: Chunks) -> tuple
         if left < 0:
             return begun, False
     return begun, True
-
-
-def _is_doubtful(problem: str, chunks: Sequence[Chunk]) -> bool:
-    """Whether no passage of the chunks has much of what the problem says."""
-    rarity = Rarity()
-    for chunk in chunks:
-        count_words(chunk, rarity)
-    finds = (locate(problem, problem, it, (it.start, it.end), rarity) for it in chunks)
-    return falls_short(problem, [find.text for find in finds if find], rarity)
 
 
 WORKFLOW = replace(SELECT, run=auto, prompts=AUTO)

@@ -17,18 +17,20 @@ from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, i
 from memagent.errors import ContextOverflowError, SettingsError
 from memagent.prompts import AUTO, CLOSING, NO_UPDATE, Prompts, sections
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.ranking import best_passages
+from memagent.reading.locating import MIN_NAMED, count_words, falls_short, locate
+from memagent.reading.ranking import Rarity, best_passages
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
-from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
+from memagent.types import ESTIMATE, Chunk, Conversation, Part, TokenCounter
 
 PROMPTS = Prompts(
     update=NO_UPDATE,
     answer=sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document"),
+    doubt=AUTO.doubt,
 )
 """The document, or what is shown of it, stands in the memory's slot."""
 
-PASSAGES_PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer)
+PASSAGES_PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer, doubt=AUTO.doubt)
 """Passages are asked about in the words that do best on those of `notes`."""
 
 LEFT_OUT = "\n\n[…]\n\n"
@@ -61,7 +63,7 @@ async def full(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
                 f"the document has {'at least ' if fewest else ''}{tokens:,} tokens, the model's window "
                 f"{model.window_tokens:,}: read it with another `workflow`"
             )
-    yield await reading.answer(document)
+    yield await answer_from(reading, document)
 
 
 async def truncate(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
@@ -138,10 +140,25 @@ async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conver
     for _ in range(_TRIES):
         shown = await asyncio.to_thread(text, room_tokens)
         try:
-            return await reading.answer(shown)
+            return await answer_from(reading, shown)
         except ContextOverflowError:
             room_tokens = int(room_tokens * _SHRINK)
-    return await reading.answer(await asyncio.to_thread(text, room_tokens))
+    return await answer_from(reading, await asyncio.to_thread(text, room_tokens))
+
+
+async def answer_from(reading: Reading, shown: str) -> Conversation:
+    """Answer from a text; it is doubtful if no passage of it has much of what the problem says."""
+    doubtful = await asyncio.to_thread(hardly_names, shown, reading.problem)
+    return await reading.answer(shown, doubtful=doubtful)
+
+
+def hardly_names(text: str, problem: str, least: float = MIN_NAMED) -> bool:
+    """Whether no passage of a text has much of what a problem says, as in `falls_short`. Blocks."""
+    span = 0, len(text)
+    whole, rarity = Chunk(0, text, *span, tokens=0, parts=(Part("", *span),)), Rarity()
+    count_words(whole, rarity)
+    find = locate(problem, problem, whole, span, rarity)
+    return falls_short(problem, [find.text] if find else [], rarity, least)
 
 
 async def count_room(reading: Reading) -> int:
