@@ -185,7 +185,8 @@ class Conversation:
 
     `memory` is the memory afterwards. An update also records the `span` of the document that it read
     (character offsets), whether the model knows `enough` now, how many passages of the reply were `refused`
-    because the document lacks them, the beginning of a reply other than UNCHANGED that was `ignored` because
+    because the document lacks them, how many passages were `given_up` because the memory has no room for
+    them, the beginning of a reply other than UNCHANGED that was `ignored` because
     it left the memory as it was, and whether it is `unused`: asked ahead, with a memory that has changed
     since. An answer is `doubtful` if what it was made from has little of what the problem says. A `verdict`
     is the model's own say whether the chunk helps: log P(Yes) - log P(No).
@@ -200,6 +201,7 @@ class Conversation:
     source: str | None = None
     enough: bool = False
     refused: int = 0
+    given_up: int = 0
     ignored: str = ""
     seconds: float = 0.0
     unused: bool = False

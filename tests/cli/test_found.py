@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import main
-from memagent.reading.read import NOT_FOUND
+from memagent.reading.read import NO_ROOM, NOT_FOUND
 from server import Messages, Server
 
 Serve = Callable[..., Server]
@@ -64,6 +64,23 @@ def test_no_answer_is_made_from_nothing(
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["found"], told["answer"], told["statements"], told["memory"]) == (False, NOT_FOUND, [], "")
+
+
+def test_what_the_memory_had_no_room_for_is_said(
+    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = [f"The black hat number {place} was lost in Vienna." for place in range(9)]
+    story.write_text("\n\n".join(f"{it}\n\n{'The lamp burned all night. ' * 60}" for it in told), "utf-8")
+    server = serve(notes("It was lost in Vienna.", "Hats were lost."))
+    words = ["ask", "Where was each black hat lost?", str(story), *NOTES, "--base-url", server.base_url]
+    assert main([*words, "--memory-tokens", "100", "--json"]) == 0
+    out, err = capsys.readouterr()
+    given_up = json.loads(out)["given_up"]
+    assert given_up and f"the memory had no room for {given_up} passages (--memory-tokens)" in err
+    assert main([*words, "--memory-tokens", "12"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{NO_ROOM}\n" and "nothing was noted" not in err
+    assert "no answer was found: what was noted found no room in the memory: raise --memory-tokens" in err
 
 
 def test_a_model_may_say_that_doubtful_passages_do_not_answer(

@@ -229,9 +229,10 @@ def test_the_memory_keeps_its_budget() -> None:
         chunk = messages[-1].content.partition("<chunk")[2].partition("</chunk")[0]
         return "\n".join(f'ADD "{it}"' for it in sentences if it in chunk) or "done"
 
-    _, made = run(ScriptedEngine(reply), " ".join(sentences), SETTINGS)
+    result, made = run(ScriptedEngine(reply), " ".join(sentences), SETTINGS)
     sizes = [len(it.memory.split()) for it in made]
     assert max(sizes) <= 60 and min(sizes[1:]) > 30
+    assert len(excerpts_of(result.memory)) + result.given_up == 60
     last = excerpts_of(made[-1].memory)
     assert last[-1].source.excerpt == sentences[-1] and len(last) > 3
 

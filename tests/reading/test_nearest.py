@@ -93,6 +93,25 @@ def test_two_passages_that_have_nothing_in_common_make_no_statement() -> None:
     assert passages("The delay moves the end of the work to 2031.") == [[]], "the year of another house"
 
 
+WINNERS = (
+    "The first prize went to Abel Hart of Dunmore.",
+    "Second came Bora Lind with a pear tart.",
+    "The third prize was given to Cleo Marsh.",
+)
+FAIR = "\n\n".join(f"{it}\n\n{'The minutes of the last meeting were read. ' * 20}" for it in WINNERS)
+
+
+def test_what_is_said_piece_by_piece_leads_to_each_passage() -> None:
+    question = "Who won the prizes?"
+    answer = "The prizes were won by Abel Hart, Bora Lind and Cleo Marsh."
+    assert passages(answer, FAIR, question) == [[*WINNERS]]
+    assert passages("Abel Hart won, Bora Lind came second, and Cleo Marsh third.", FAIR, question) == [
+        [*WINNERS]
+    ]
+    for wrong in ("Abel Hart, Bora Strand and Cleo Marsh", "Abel Hart, Bora Lind, Ole Strand and Cleo Marsh"):
+        assert passages(f"The prizes were won by {wrong}.", FAIR, question) == [[]]
+
+
 def test_what_is_said_word_for_word_has_its_source_alone() -> None:
     (found,) = traced("the delay moves the end of the work from 2 July to 30 August 2027")
     assert found.source and found.source.excerpt == MOVED and found.nearest == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.reading.excerpts import excerpts_of
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer, Reply
+from memagent.reading.read import NO_ROOM
+from memagent.reading.windows import MAX_SENTENCE
 from memagent.types import ESTIMATE
 
 PROBLEM = "Which keys does the warden Jonas carry?"
@@ -142,6 +145,53 @@ def test_within_the_budget_the_best_passages_stay() -> None:
     kept = [it.source.excerpt for it in excerpts_of(result.memory)]
     assert FACTS[0] in kept and len(kept) < 5
     assert not any(it.completion.finish_reason == "length" for it in made), "no passage is cut"
+
+
+def spoken(times: int, every: int = 600) -> str:
+    """A text without the end of a sentence or a line, with a fact among every so many other words."""
+    chance = random.Random(1)
+
+    def talk() -> str:
+        return " ".join(
+            chance.choice(("river", "stone", "wheel", "lamp", "salt", "paper")) for _ in range(every)
+        )
+
+    return " ".join(f"{talk()} the key number {number} hangs on hook H{number}" for number in range(times))
+
+
+def hooks() -> FunctionEngine:
+    """Notes each key with its hook, and answers with the hooks that it is shown."""
+
+    def note(prompt: str) -> str:
+        text = section(prompt, "text") or section(prompt, "document")
+        return " ".join(re.findall(r"the key number \d+ hangs on hook H\d+", text)) or "It does not say."
+
+    return FunctionEngine(note, count_tokens=estimate_tokens, tokenizer=ESTIMATE, calls=4)
+
+
+@pytest.mark.parametrize("chunk_tokens", [300, 1200])
+def test_a_text_without_sentences_yields_windows_around_what_was_noted(chunk_tokens: int) -> None:
+    text, settings = spoken(10), SETTINGS.replace(chunk_tokens=chunk_tokens, memory_tokens=1024)
+    result, _ = run(hooks(), text_document(text, "a.txt"), settings, problem="Which hook is each key on?")
+    kept = [it.source for it in excerpts_of(result.memory)]
+    assert all(f"hangs on hook H{number}" in " ".join(it.excerpt for it in kept) for number in range(10))
+    for it in kept:
+        assert text[it.start : it.end] == it.excerpt and len(it.excerpt) <= MAX_SENTENCE
+        assert f" {it.excerpt} " in f" {text} ", "it begins and ends with whole words"
+    assert result.given_up == 0
+
+
+def test_what_the_memory_has_no_room_for_is_counted() -> None:
+    told = "\n\n".join(f"The warden Jonas carries key {number}." for number in range(20))
+    result, (*updates, _) = read(text=told, chunk_tokens=16, memory_tokens=90)
+    assert 0 < len(excerpts_of(result.memory)) < 10 < result.given_up
+    assert sum(it.given_up for it in updates) == result.given_up
+
+
+def test_what_was_noted_and_given_up_is_not_called_nothing() -> None:
+    result, (*_, last) = read(text=FACTS[0], memory_tokens=12)
+    assert last.kind == "update" and (result.found, result.memory, result.given_up) == (False, "", 1)
+    assert result.answer == NO_ROOM
 
 
 def test_a_repeated_passage_is_kept_once() -> None:

@@ -267,6 +267,8 @@ async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Quest
             asked.passes.append(read.found)
     if read.workflow == "auto" and not noted:
         asked.display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
+    if (given_up := read.progress.given_up) and read.memory:
+        asked.display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")
     for doubt in await asyncio.to_thread(_doubts, read, noted):
         warn(doubt)
     return question, read.result
@@ -285,7 +287,10 @@ def _with_advice(error: MemAgentError, trace: Path | None, asked: _Asked) -> Mem
 def _doubts(read: Read, noted: bool) -> list[str]:
     """What to warn of after a read. Blocks: the document may be searched for the answer."""
     doubts = []
-    if not read.has_answer and noted and not read.memory:
+    if not read.has_answer and read.progress.given_up and not read.memory:
+        room = "found no room in the memory: raise --memory-tokens"
+        doubts.append(f"no answer was found: what was noted {room}")
+    elif not read.has_answer and noted and not read.memory:
         doubts.append("no answer was found: nothing was noted, so no model was asked")
     elif not read.has_answer:
         what = "what was noted" if noted else "the document"

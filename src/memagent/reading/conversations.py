@@ -166,9 +166,8 @@ class Reading:
         before, after = update.memory, verdict.memory_after(update.memory)
         said = without_thought(written.text)
         ignored = said[:MAX_IGNORED] if after == before and said != UNCHANGED else ""
-        update = replace(
-            update, enough=verdict.enough, refused=verdict.refused, ignored=ignored, memory=after
-        )
+        counts = {"refused": verdict.refused, "given_up": verdict.given_up}
+        update = replace(update, enough=verdict.enough, ignored=ignored, memory=after, **counts)
         if after == before or self._is_within_budget(after, written):
             return update
         return await self.with_memory(update, after)

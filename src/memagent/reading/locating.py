@@ -29,6 +29,7 @@ from memagent.reading.sources import (
     sentences,
     source_at,
 )
+from memagent.reading.windows import windows
 from memagent.types import Chunk
 
 MAX_SENTENCES = 4
@@ -49,6 +50,8 @@ _MEASURES = frozenset(
 MIN_COVERED = 0.6
 """The least share, 0 to 1 by weight, of a statement's telling words that its nearest passages have."""
 
+_BETWEEN_PIECES = re.compile(r"[,;]\s+|\b(?:and|or)\b")
+_WORD = re.compile(r"\w")
 _MAX_PASSAGES = 2
 _MIN_ADDED = 0.15  # the least share that a further passage adds
 _MIN_SHARED = 2  # words: one alone may occur anywhere
@@ -129,8 +132,17 @@ def paragraphs(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
 
 
 def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
-    """The sentences that have most of the wanted words, in order; neighbours in a group are joined."""
-    found = [(span, group) for group, it in enumerate(groups) for span in sentences(text, *it)]
+    """The sentences that have most of the wanted words, in order; neighbours in a group are joined.
+
+    Of what has no sentences, they are windows.
+    """
+    wanted_weights = {word: rarity.weigh([word]) for word in wanted}
+    found = [
+        (span, group)
+        for group, it in enumerate(groups)
+        for sentence in sentences(text, *it)
+        for span in windows(text, sentence, wanted_weights, MAX_SENTENCES)
+    ]
     weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in found]
     ranked = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)[:MAX_SENTENCES]
     as_good = [place for place in ranked if weights[place] >= _AS_GOOD * weights[ranked[0]]]
@@ -139,7 +151,7 @@ def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: R
     last = -2
     for place in sorted(chosen):
         span, group = found[place]
-        if place == last + 1 and group == found[last][1]:
+        if place == last + 1 and group == found[last][1] and not _WORD.search(text, joined[-1][1], span[0]):
             joined[-1] = (joined[-1][0], span[1])
         else:
             joined.append(span)
@@ -220,17 +232,35 @@ def find_sources(
         for place, it in enumerate(found):
             if it.source is None:
                 found[place] = replace(it, source=find(it.text, chunk))
-    searches = dict[int, _Search]()
-    for place, it in enumerate(found):
-        if it.source is None:
-            weights = {word: rarity.weigh([word]) for word in telling(it.text)}
-            searches[place] = _Search(weights, _names(it.text) - telling(problem))
+    searches = {
+        place: [_search(part, problem, rarity) for part in (it.text, *_pieces(it.text))]
+        for place, it in enumerate(found)
+        if it.source is None
+    }
     if searches:
         for chunk in split(document.blocks(), chunk_tokens, estimate_tokens):
-            _look_through(chunk, list(searches.values()))
-    for place, search in searches.items():
-        found[place] = replace(found[place], nearest=search.nearest(least))
+            _look_through(chunk, [it for some in searches.values() for it in some])
+    for place, (whole, *pieces) in searches.items():
+        nearest = whole.nearest(least) or _of_each([it.nearest(least) for it in pieces])
+        found[place] = replace(found[place], nearest=nearest)
     return tuple(found)
+
+
+def _search(text: str, problem: str, rarity: Rarity) -> _Search:
+    weights = {word: rarity.weigh([word]) for word in telling(text)}
+    return _Search(weights, _names(text) - telling(problem))
+
+
+def _pieces(statement: str) -> list[str]:
+    """The pieces of a statement that lists or joins several things; none if it is of one piece."""
+    pieces = [it for it in _BETWEEN_PIECES.split(statement) if telling(it)]
+    return pieces if len(pieces) > 1 else []
+
+
+def _of_each(nearest: Sequence[tuple[Source, ...]]) -> tuple[Source, ...]:
+    """The passages of all pieces, in the document's order; none unless each piece has some."""
+    sources = dict.fromkeys(it for some in nearest for it in some)
+    return tuple(sorted(sources, key=lambda it: it.at or 0)) if all(nearest) else ()
 
 
 def _look_through(chunk: Chunk, searches: Sequence[_Search]) -> None:

@@ -22,7 +22,8 @@ class Progress:
     not shown (`screen`). `spent` counts all conversations, and the tokens of replies that could not be used;
     `recalled` counts the conversations that came from a resumed journal, `unused` those whose reply was
     discarded (`lookahead`, or on record without a use), `cut` those that ended at their token budget,
-    `refused` passages of replies that the document does not hold.
+    `refused` passages of replies that the document does not hold, `given_up` passages that the memory had no
+    room for.
     `critical_path` is the longest chain of calls, each of which began after the one before had ended.
     `seconds` is the time since this process began the read. `statements` are those of the memory with
     their sources, if the settings ask for them.
@@ -43,6 +44,7 @@ class Progress:
     unused: int = 0
     cut: int = 0
     refused: int = 0
+    given_up: int = 0
     critical_path: int = 0
     seconds: float = 0.0
     seconds_left: float | None = None
@@ -97,6 +99,7 @@ class Result:
     unused: int = 0
     found: bool = True
     doubtful: bool = False
+    given_up: int = 0
 
 
 class Meter:
@@ -160,6 +163,7 @@ class Meter:
             unused=now.unused + unused,
             cut=now.cut + (completion.finish_reason == "length" and not unused),
             refused=now.refused + (0 if unused else conversation.refused),
+            given_up=now.given_up + (0 if unused else conversation.given_up),
             critical_path=critical_path,
             seconds=seconds,
             seconds_left=0.0 if done else self._seconds_left(seconds),

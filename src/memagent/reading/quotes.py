@@ -28,7 +28,9 @@ _TOKEN = re.compile(
     rf"(?:\s?[%‰°]|\s?[{_MONEY}](?!\s?\d))?)"
     rf"|[{UNSPACED}]|[^\W{UNSPACED}]+(?:{SOFT_HYPHEN}[^\W{UNSPACED}]+)*|[^\s\w{_QUIET}{SOFT_HYPHEN}]"
 )
-_PLAIN_WORD = re.compile(rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+")
+_PLAIN_WORD = re.compile(
+    rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+(?:{SOFT_HYPHEN}[^\W_{UNSPACED}]+)*"
+)
 _THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HYPHENATED = re.compile(r"\w[-\u2010\u2011]\w")
@@ -87,8 +89,14 @@ class _Words:
 
 def words(text: str) -> Iterator[str]:
     """The words of a text in lower case; in scripts without spaces, each pair of adjacent characters."""
-    bare = text.replace(SOFT_HYPHEN, "")
-    return ((found.group() + (found.group(1) or "")).lower() for found in _PLAIN_WORD.finditer(bare))
+    return (word for word, _, _ in placed_words(text))
+
+
+def placed_words(text: str) -> Iterator[tuple[str, int, int]]:
+    """The same words, each with where it begins and ends in the text."""
+    for match in _PLAIN_WORD.finditer(text):
+        word = match.group() + (match.group(1) or "")
+        yield word.lower().replace(SOFT_HYPHEN, ""), match.start(), match.start() + len(word)
 
 
 def says(text: str, statement: str) -> bool:

@@ -11,10 +11,10 @@ import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import lru_cache
 
-from memagent.reading.quotes import SOFT_HYPHEN, words
+from memagent.reading.quotes import SOFT_HYPHEN, placed_words, words
 from memagent.types import Chunk
 
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")
@@ -31,6 +31,11 @@ _SHARE = 0.3
 def stems(text: str) -> list[str]:
     """The stems of a text's words."""
     return [_ENDING.sub("", word) for word in words(text)]
+
+
+def placed_stems(text: str) -> Iterator[tuple[str, int, int]]:
+    """The same stems, each with where its word begins and ends in the text."""
+    return ((_ENDING.sub("", word), start, end) for word, start, end in placed_words(text))
 
 
 COMMON = frozenset(

@@ -39,6 +39,9 @@ _NOT_OF_IDENTITY = ("version", "created", "document", "given")
 NOT_FOUND = "The document does not hold the answer, or the model did not recognise it."
 """The answer if nothing was noted (no model is asked to answer from nothing), or if the model says so."""
 
+NO_ROOM = "What was noted found no room in the memory, so no answer was made."
+"""The answer if all that was noted is too long for the memory."""
+
 
 class Read:
     """One read of one document for one problem. Iterate over it once.
@@ -83,7 +86,7 @@ class Read:
         """What was found while the document was read: files left out, undecodable characters."""
         self.answer = ""
         self.has_answer = False
-        """Whether the document gave an answer; if not, the answer is `NOT_FOUND`."""
+        """Whether the document gave an answer; if not, the answer is `NOT_FOUND` or `NO_ROOM`."""
         self.doubtful = False
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
@@ -197,7 +200,8 @@ class Read:
         self._meter.turn()
         if self._answers:
             said = read_answer(last, reading.prompts) if last else ""
-            self.answer, self.has_answer = said or NOT_FOUND, bool(said)
+            lost = self.progress.given_up and not self.memory
+            self.answer, self.has_answer = said or (NO_ROOM if lost else NOT_FOUND), bool(said)
             self.doubtful = last is not None and last.doubtful
         try:
             self.stopped_early = await reading.passes.left_out()

@@ -33,13 +33,14 @@ class Verdict:
 
     `note` says that the reply is no verdict at all: the chunk is still to be noted on. `text` is the memory
     that the reply would make. `enough` is whether the model said that no more is needed, `refused` how many
-    of the reply's passages were not taken.
+    of the reply's passages were not taken, `given_up` how many passages the memory has no room for.
     """
 
     action: Literal["keep", "replace", "ask", "note"]
     text: str = ""
     enough: bool = False
     refused: int = 0
+    given_up: int = 0
 
     def memory_after(self, memory: str) -> str:
         """The memory after the update, if nothing is asked: an unexplained reply counts as the new one."""

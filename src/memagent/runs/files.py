@@ -133,7 +133,8 @@ def _warnings(read: Read, done: Result, failed: bool) -> Iterator[str]:
     if count := sum(read.found.replaced.values()):
         yield f"{count} characters could not be decoded and were read as U+FFFD"
     if not (failed or done.found):
-        yield "no answer was found"
+        lost = done.given_up and not done.memory
+        yield "no answer was found: the memory has no room" if lost else "no answer was found"
     elif done.doubtful:
         yield "the file has little of what the question names"
     if done.cut:

@@ -71,7 +71,9 @@ async def evidence(reading: Reading, chunks: Chunks, memory: str = "") -> Conver
 
         def verdict(reply: str, memory: str) -> Verdict:
             excerpts, refused = edit(excerpts_of(memory), reply, chunk)
-            return Verdict("replace", memory_of(fit(excerpts, reading.fits_memory)), refused=refused)
+            fitting = fit(excerpts, reading.fits_memory)
+            given_up = len(excerpts) - len(fitting)
+            return Verdict("replace", memory_of(fitting), refused=refused, given_up=given_up)
 
         return reading.update(chunk, memory, read_reply)
 

@@ -117,20 +117,28 @@ class Kept:
         note = "" if is_declined(reply) else reply
         span = update.span or (chunk.start, chunk.end)
         find = locate(note, self._reading.problem, chunk, span, self.rarity)
+        given_up = 0
         if find and find.text not in {it.text for it in self._finds}:
             self._finds.append(find)
-            self._fit()
+            given_up = self._fit()
         ignored = reply[:MAX_IGNORED] if self.memory == before else ""
-        return replace(update, memory=self.memory, ignored=ignored)
+        return replace(update, memory=self.memory, ignored=ignored, given_up=given_up)
 
-    def _fit(self) -> None:
-        """Give up the worst finds until the rest is within the budget; of equals, the earliest."""
+    def _fit(self) -> int:
+        """Give up the worst finds until the rest is within the budget; of equals, the earliest.
+
+        Returns how many passages were given up.
+        """
+        given_up = 0
         while self._finds:
             self.memory = memory_of(Excerpt(source) for it in self._finds for source in it.sources)
             if self._reading.fits_memory(self.memory):
-                return
-            self._finds.remove(min(self._finds, key=self._worth))
+                return given_up
+            worst = min(self._finds, key=self._worth)
+            self._finds.remove(worst)
+            given_up += len(worst.sources)
         self.memory = ""
+        return given_up
 
     def _worth(self, find: Find) -> float:
         covered = coverage(self._reading.problem, find.text, self.rarity)
