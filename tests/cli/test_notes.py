@@ -176,6 +176,26 @@ def test_what_nothing_was_noted_of_still_counts_as_new(
     assert "version 1" in notes("add", "diary", "facts.txt")[1]
 
 
+def test_a_file_that_adds_nothing_counts_as_read_and_it_is_said(notes: Notes, tmp_path: Path) -> None:
+    (tmp_path / "facts.txt").write_text("FACT-1: one\n")
+    (tmp_path / "rain.txt").write_text("It rained all day.\n")
+    notes("new", "diary", "--about", "all facts")
+    assert "nothing was noted" not in notes("add", "diary", "facts.txt")[2]
+    code, out, err = notes("add", "diary", "rain.txt")
+    assert (code, "version 2" in out) == (0, True)
+    assert "nothing was noted of rain.txt: version 2 has the memory of version 1" in err
+    assert "to read it again, memagent notes undo diary" in err
+    assert notes("add", "diary", "rain.txt")[1] == "diary: nothing new\n"
+
+
+def test_what_found_no_room_is_not_called_nothing(notes: Notes, tmp_path: Path) -> None:
+    (tmp_path / "facts.txt").write_text("FACT-1: one\n")
+    notes("new", "diary", "--about", "all facts")
+    words = ("add", "diary", "facts.txt", "--workflow", "notes", "--memory-tokens", "5")
+    _, out, err = notes(*words)
+    assert out == "" and "the memory has no room for what was noted of facts.txt" in err
+
+
 def test_sources_are_printed_only_if_they_are_asked_for(notes: Notes) -> None:
     notes("new", "diary", "--about", "all facts")
     notes("add", "diary", "--text", "FACT-1: one", "--workflow", "notes")

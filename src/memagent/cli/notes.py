@@ -134,11 +134,19 @@ def add(
             say_json(flatten(version))
         else:
             say(f"{name}: version {_describe(version)}")
+        before = notebook.version(version.parent)
+        if version.memory == before.memory:
+            files = _name([it.name for it in version.portions])
+            same = f"version {version.number} has the memory of version {before.number}"
+            again = f"to read it again, memagent notes undo {shlex.quote(name)}"
+            warn(f"nothing was noted of {files}: {same}; {again}")
     if addition.known:
         tell(f"read before: {_name(addition.known)}", quiet=quiet)
     if addition.unnoted:
-        files = _name(addition.unnoted)
-        warn(f"nothing was noted of {files}, which still counts as new: try another model, or --about")
+        files, what, advice = _name(addition.unnoted), "nothing was noted of", "try another model, or --about"
+        if addition.progress.given_up:
+            what, advice = "the memory has no room for what was noted of", "raise --memory-tokens"
+        warn(f"{what} {files}, which still counts as new: {advice}")
     elif not addition.versions and not as_json:
         say(f"{name}: nothing new")
 
