@@ -25,7 +25,7 @@ from memagent.reading.ranking import stems, telling
 from memagent.reading.sources import sentences
 from memagent.reading.workflows.whole import hardly_names
 
-SIZES = (1, 3, 10, 30)  # paragraphs
+SIZES = (1, 3, 10)  # paragraphs
 LEAST = (0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
 
 
