@@ -166,8 +166,8 @@ class Reading:
         before, after = update.memory, verdict.memory_after(update.memory)
         said = without_thought(written.text)
         ignored = said[:MAX_IGNORED] if after == before and said != UNCHANGED else ""
-        counts = {"refused": verdict.refused, "given_up": verdict.given_up}
-        update = replace(update, enough=verdict.enough, ignored=ignored, memory=after, **counts)
+        update = replace(update, enough=verdict.enough, ignored=ignored, memory=after)
+        update = replace(update, refused=verdict.refused, given_up=verdict.given_up)
         if after == before or self._is_within_budget(after, written):
             return update
         return await self.with_memory(update, after)
