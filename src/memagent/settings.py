@@ -6,6 +6,7 @@ variables are derived from their fields, which also hold the help texts. All err
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 _MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
 _ARGUMENTS = "arguments"
+_log = logging.getLogger(__name__)
 _LOCAL = ("llamacpp", "transformers")  # engines that run a model themselves
 
 
@@ -110,9 +112,30 @@ class Options(StrictModel):
     """Settings that only some workflows have: `ReadSettings` takes them by name, and `of` hands them out."""
 
 
+@cache
+def load_workflows() -> dict[str, Any]:
+    """Load the installed workflows, by name.
+
+    One with a setting named as another is left out with a warning; ours come first.
+    """
+    names, usable = dict[str, type[Options]](), dict[str, Any]()
+    ours = {*EngineSettings.model_fields, *ReadSettings.model_fields}
+    for name, workflow in load_all("workflows").items():
+        kind = workflow.options
+        fields = kind.model_fields.keys() if kind else set[str]()
+        if doubled := min(
+            (it for it in fields if it in ours or names.get(it, kind) is not kind), default=None
+        ):
+            _log.warning("the workflow %s is left out: its setting %s is another's, too", name, doubled)
+            continue
+        names |= dict.fromkeys(fields, kind)
+        usable[name] = workflow
+    return usable
+
+
 def option_kinds() -> dict[str, type[Options]]:
     """The settings that only some of the installed workflows have, each with the kind that it belongs to."""
-    kinds = [it.options for it in load_all("workflows").values() if it.options]
+    kinds = [workflow.options for workflow in load_workflows().values() if workflow.options]
     return {name: kind for kind in kinds for name in kind.model_fields}
 
 

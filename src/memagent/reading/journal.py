@@ -29,6 +29,7 @@ _BEGINNING = b'{"type": "header"'
 _INCIDENTAL = ("created", "version", "sources", "titles", "mark", "crc32")  # a header may differ in these
 _CHANGES = {
     "document.sha256": "the document has changed since the read began",
+    "document.formats": "the document's files had names of other formats when the read began",
     "prompts": "the templates have changed since the read began",
     "memory": "the memory that it started from has changed",
 }

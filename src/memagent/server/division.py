@@ -59,7 +59,8 @@ def prepare(
         raise ApiError(400, f"{said} or memagent.document", "no_document", "messages")
     with storing():
         fingerprint = _fingerprint(documents)
-    identity = [__version__, owner, division.problem, fingerprint, chosen.model_dump(), model.name]
+    names = [name for name, _ in documents]  # they decide how bytes are read
+    identity = [__version__, owner, division.problem, fingerprint, names, chosen.model_dump(), model.name]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     request = {"problem": division.problem, "memory": "", "options": options.model_dump(exclude_none=True)}
     return key, request, documents
