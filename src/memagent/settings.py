@@ -114,21 +114,19 @@ class Options(StrictModel):
 
 @cache
 def load_workflows() -> dict[str, Any]:
-    """Load the installed workflows, by name.
+    """Load the installed workflows, by name, ours first.
 
-    One with a setting named as another is left out with a warning; ours come first.
+    One of another package with a setting named as one that is there already is left out with a warning.
     """
-    names, usable = dict[str, type[Options]](), dict[str, Any]()
-    ours = {*EngineSettings.model_fields, *ReadSettings.model_fields}
+    names, usable = {*EngineSettings.model_fields, *ReadSettings.model_fields}, dict[str, Any]()
     for name, workflow in load_all("workflows").items():
-        kind = workflow.options
-        fields = kind.model_fields.keys() if kind else set[str]()
-        if doubled := min(
-            (it for it in fields if it in ours or names.get(it, kind) is not kind), default=None
-        ):
-            _log.warning("the workflow %s is left out: its setting %s is another's, too", name, doubled)
+        fields = set(workflow.options.model_fields) if workflow.options else set[str]()
+        if fields & names and not workflow.options.__module__.startswith("memagent."):
+            _log.warning(
+                "the workflow %s is left out: its setting %s is another's, too", name, min(fields & names)
+            )
             continue
-        names |= dict.fromkeys(fields, kind)
+        names |= fields
         usable[name] = workflow
     return usable
 
