@@ -153,7 +153,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as data:
         url = start(Path(data) / "server")
         text = Path(data) / "text.txt"
-        text.write_text(f"{facts_document(60)}{'word ' * 200_000}\n\n{QUESTION}", "utf-8")
+        text.write_text(
+            f"<document>\n{facts_document(60)}{'word ' * 200_000}\n</document>\n\n{QUESTION}", "utf-8"
+        )
         for name in options.clients:
             found[name] = try_client(name, url, text, options.folder)
             print(f"{name:24} {found[name]}", flush=True)

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from memagent import (
 from memagent.documents.chunking import split
 from memagent.errors import SettingsError
 from memagent.prompts import GATED, OVERWRITE
+from memagent.prompts.thoughts import THOUGHTS
 
 PROBLEM = "Where is the key?"
 OURS = ("memory", "problem", "chunk")
@@ -116,7 +117,7 @@ CHAT_TOKENS = {
         "<｜end▁of▁sentence｜>",
         "<｜DSML｜x>",
     ],
-    "reasoning": ["<think>", "</think>", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>"],
+    "reasoning": [*chain.from_iterable(THOUGHTS), "<tool_call>", "</tool_call>"],
     "GLM": ["[gMASK]", "<sop>", "[gMASK]<sop>", "<|observation|>"],
     "MiniMax": ["]~b]user", "]~!b[", "[e~[", "<beginning_of_sentence>", "<minimax:tool_call>"],
     "EXAONE": ["[|system|]", "[|user|]", "[|assistant|]", "[|endofturn|]"],
@@ -531,3 +532,22 @@ def test_a_question_about_code_reaches_the_model_unchanged(prompts: Prompts) -> 
     (update,), (answer,) = prompts.for_update(problem, problem, problem), prompts.for_answer(problem, problem)
     assert update.content.count(problem) == 3
     assert answer.content.count(problem) == 2
+
+
+@pytest.mark.parametrize("begins", [tags[0] for tags in THOUGHTS])
+def test_a_document_that_begins_as_a_thought_does_is_quoted_whole(begins: str) -> None:
+    text = f"{begins}\nThe code is K7."
+
+    def copy(messages: tuple[Message, ...]) -> str:
+        shown = re.search(r"<(chunk|memory)-(\w+)>\n(.*?)\n</\1-\2>", messages[-1].content, re.DOTALL)
+        return shown[3] if shown else ""
+
+    settings = ReadSettings(workflow="overwrite", chunk_tokens=400)
+    read = Read("Which code?", text_document(text), ScriptedEngine(copy), settings)
+
+    async def run() -> None:
+        async for _ in read:
+            pass
+
+    asyncio.run(run())
+    assert read.answer == text

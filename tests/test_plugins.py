@@ -37,7 +37,8 @@ def installed(tmp_path: Path) -> Path:
 
 def memagent(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "memagent", *words]
-    environment = os.environ | {"PYTHONPATH": str(installed)}
+    paths = filter(None, (str(installed), os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, cwd=installed.parent
     )
@@ -80,6 +81,47 @@ def test_one_that_fails_is_left_out_with_a_warning(installed: Path) -> None:
         done.stderr.split()
     )
     assert done.returncode != 1, "no defect"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("WORKFLOW = None", "TypeError: skim:WORKFLOW is a NoneType without run"),
+        ("raise SystemExit(9)", "SystemExit: 9"),
+    ],
+)
+def test_one_that_is_none_or_ends_the_program_is_left_out_with_a_warning(
+    code: str, why: str, installed: Path
+) -> None:
+    (installed / "skim.py").write_text(code, "utf-8")
+    done = memagent(installed, "ask", "--help")
+    assert f"skim of the package skim cannot be loaded ({why})" in " ".join(done.stderr.split())
+    assert done.returncode == 0 and "evidence" in done.stdout
+
+
+def test_the_version_loads_none(installed: Path) -> None:
+    (installed / "skim.py").write_text("raise SystemExit(9)", "utf-8")
+    done = memagent(installed, "--version")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("memagent ")
+
+
+@pytest.mark.parametrize("name", ["cite", "model", "heads"])
+def test_one_whose_setting_is_named_as_ours_is_left_out_with_a_warning(name: str, installed: Path) -> None:
+    code = (installed / "skim.py").read_text("utf-8")
+    (installed / "skim.py").write_text(code.replace("every: Positive", f"{name}: Positive"), "utf-8")
+    done = memagent(installed, "ask", "--help")
+    assert done.returncode == 0
+    assert f"the workflow skim is left out: its setting {name} is another's" in " ".join(done.stderr.split())
+    assert "which chunks skim reads" not in " ".join(done.stdout.split())
+
+
+def test_a_format_named_as_ours_is_left_out_with_a_warning(installed: Path) -> None:
+    points = next(installed.glob("*.dist-info")) / "entry_points.txt"
+    points.write_text(points.read_text("utf-8").replace("shout =", "txt ="), "utf-8")
+    (installed.parent / "a.txt").write_text("THE LAMP IS 4.", "utf-8")
+    done = memagent(installed, "text", "a.txt")
+    assert done.stdout == "THE LAMP IS 4."
+    assert "the format txt of the package skim:read_shout is left out" in " ".join(done.stderr.split())
 
 
 def test_none_is_missing_and_all_of_ours_are_declared() -> None:

@@ -418,7 +418,7 @@ def test_text_without_brackets_stays(text: str) -> None:
 
 @pytest.mark.parametrize("prompts", [GATED, TAGGED])
 def test_code_arrives_unharmed(prompts: Prompts) -> None:
-    """Under 0.1% of the installed Python files are altered at all, and those are restored."""
+    """Under 0.2% of the installed Python files are altered at all, and those are restored."""
     files = sorted(Path(pytest.__file__).parents[1].rglob("*.py"))
     files = [file for file in files if "transformers" not in file.parts][
         ::7
@@ -430,7 +430,7 @@ def test_code_arrives_unharmed(prompts: Prompts) -> None:
         assert prompts.restore(safe) == text
         altered += safe != text
     assert len(files) > 300
-    assert altered <= len(files) / 1000
+    assert altered <= len(files) / 500
 
 
 @pytest.mark.parametrize(

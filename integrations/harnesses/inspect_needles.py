@@ -17,6 +17,9 @@ from needles import needles
 
 @task
 def needle() -> Task:
-    """A number in a long text."""
-    samples = [Sample(input=f"{it['text']}\n\n{it['question']}", target=it["answer"]) for it in needles()]
+    """A number in a long text, whose tags tell it from the question."""
+    samples = [
+        Sample(input=f"<text>\n{it['text']}\n</text>\n\n{it['question']}", target=it["answer"])
+        for it in needles()
+    ]
     return Task(dataset=samples, solver=generate(), scorer=includes())

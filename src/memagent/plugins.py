@@ -16,27 +16,36 @@ from memagent.errors import SettingsError
 Group = Literal["workflows", "formats", "engines"]
 
 _OURS = "memagent."
+# What is needed of what a package brings; the rest of memagent is not imported here.
+_NEEDED: Mapping[Group, tuple[str, ...]] = {
+    "workflows": ("run", "prompts", "options", "budgets"), "formats": ("__call__",), "engines": ("__call__",)
+}  # fmt: skip
 _log = logging.getLogger(__name__)
 
 
 @cache
 def plugins(group: Group) -> Mapping[str, EntryPoint]:
-    """What is installed of a group, by name; a package cannot replace what is ours."""
-    found = sorted(entry_points(group=f"memagent.{group}"), key=lambda it: it.value.startswith(_OURS))
-    return {it.name: it for it in found}
+    """What is installed of a group, by name, ours first; a package cannot replace what is ours."""
+    points = entry_points(group=f"memagent.{group}")
+    ours = [point for point in points if point.value.startswith(_OURS)]
+    return {point.name: point for point in (*ours, *points, *ours)}
 
 
 def load(group: Group, name: str) -> Any:
-    """Load what has this name. Raises `SettingsError` if its package fails."""
+    """Load what has this name. Raises `SettingsError` if its package fails, or brings something else."""
     point = plugins(group)[name]
     try:
-        return point.load()
-    except Exception as error:  # the boundary: a package may raise anything
+        plugin = point.load()
+        for attribute in _NEEDED[group]:
+            if not hasattr(plugin, attribute):
+                raise TypeError(f"{point.value} is a {type(plugin).__name__} without {attribute}")
+    except (Exception, SystemExit) as error:  # the boundary: a package may raise anything
         package = point.dist.name if point.dist else point.value
         raise SettingsError(
             f"{name} of the package {package} cannot be loaded ({type(error).__name__}: {error}): "
             "update or uninstall that package"
         ) from error
+    return plugin
 
 
 @cache

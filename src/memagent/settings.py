@@ -6,6 +6,7 @@ variables are derived from their fields, which also hold the help texts. All err
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -48,6 +49,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 _MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
 _ARGUMENTS = "arguments"
+_log = logging.getLogger(__name__)
 _LOCAL = ("llamacpp", "transformers")  # engines that run a model themselves
 
 
@@ -118,9 +120,28 @@ class Options(StrictModel):
     """Settings that only some workflows have: `ReadSettings` takes them by name, and `of` hands them out."""
 
 
+@cache
+def load_workflows() -> dict[str, Any]:
+    """Load the installed workflows, by name, ours first.
+
+    One of another package with a setting named as one that is there already is left out with a warning.
+    """
+    names, usable = {*EngineSettings.model_fields, *ReadSettings.model_fields}, dict[str, Any]()
+    for name, workflow in load_all("workflows").items():
+        fields = set(workflow.options.model_fields) if workflow.options else set[str]()
+        if fields & names and not workflow.options.__module__.startswith("memagent."):
+            _log.warning(
+                "the workflow %s is left out: its setting %s is another's, too", name, min(fields & names)
+            )
+            continue
+        names |= fields
+        usable[name] = workflow
+    return usable
+
+
 def option_kinds() -> dict[str, type[Options]]:
     """The settings that only some of the installed workflows have, each with the kind that it belongs to."""
-    kinds = [it.options for it in load_all("workflows").values() if it.options]
+    kinds = [workflow.options for workflow in load_workflows().values() if workflow.options]
     return {name: kind for kind in kinds for name in kind.model_fields}
 
 

@@ -120,7 +120,7 @@ class Log:
         return self._error(f"{self.path} cannot be written: {reason(failure)}")
 
 
-def lock(file: IO[Any], wait: bool = False) -> None:
+def lock(file: IO[Any] | int, wait: bool = False) -> None:
     """Lock a file until it is closed. Without `wait`, raises `OSError` if another process holds it."""
     fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 

@@ -18,7 +18,7 @@ import pytest
 import memagent
 from cli.terminal import on_terminal
 from memagent.cli import _memagent, _signals_as_interrupts, main
-from memagent.cli.messages import FLAGS, harmless, with_flags
+from memagent.cli.messages import flags, harmless, with_flags
 from memagent.settings import settings_by_name
 from server import Server, facts_document
 from waiting import wait_for
@@ -199,6 +199,6 @@ def options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def test_flags_named_in_messages_exist() -> None:
-    own = {flag for name, flag in FLAGS.items() if name not in settings_by_name()}
+    own = {flag for name, flag in flags().items() if name not in settings_by_name()}
     assert own <= {*options(_memagent, click.Context(_memagent))}
     assert with_flags("`workflows`, `allow_origin` and `2wiki`") == "--workflow, --allow-origin and --2wiki"

@@ -53,6 +53,17 @@ MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 # What each format gives
 
 
+def test_a_package_that_is_called_converters_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "converters").mkdir(parents=True)
+    (tmp_path / "site" / "converters" / "__init__.py").write_text("def converter(format): return str\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf("Nobody else reads this page."))
+    assert "Nobody else reads this page." in text_of(open_document(path))
+
+
 def test_pages_of_a_pdf_reach_the_chunks(tmp_path: Path) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf("The first page.", "The second page.", "", "The fourth page."))

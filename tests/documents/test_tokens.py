@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -93,6 +94,14 @@ def test_a_bad_file_is_an_error_that_names_it(tmp_path: Path, content: bytes | N
         path.write_bytes(content)
     with pytest.raises(SettingsError, match=r"tokenizer\.json is not a tokenizer\.json"):
         load_tokenizer(path)
+
+
+def test_a_pipe_is_no_tokenizer_and_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "tokenizer.json"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(SettingsError, match="is not a regular file"):
+            load_tokenizer(path)
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:

@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import ScriptedEngine, choose
+from memagent.engines.endpoint import hide
 from memagent.engines.openai import Connection, OpenAIEngine, connect
 from memagent.engines.refusals import HttpReply, read_refusal, seconds_to_wait
 from memagent.engines.wrappers import CallLimit
@@ -445,3 +446,45 @@ def test_a_local_engine_asks_no_endpoint() -> None:
     assert engine(from_hub | {"engine": "openai"}, OPENAI_BASE_URL="http://proxy/v1") == "openai"
     with pytest.raises(SettingsError, match="`model` is hf:org/repo, which needs none: drop one"):
         engine(from_hub | {"base_url": "http://localhost:8000/v1"})
+
+
+KEY = "sk-SECRETKEY0123456789"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refusal(401, f"Incorrect API key provided: Bearer {KEY}"),
+        refusal(400, f"{'x' * 280} {KEY} {KEY}"),
+        refusal(500, f"upstream said: {KEY}"),
+        refusal(200, f"{KEY} has no credit"),
+        Fault(200, {}, json.dumps({"headers": {"Authorization": f"Bearer {KEY}"}})),
+        Fault(200, {}, f"not JSON: {KEY}"),
+        Fault(307, {"Location": f"/v1/elsewhere/{KEY}"}),
+    ],
+    ids=["refused", "at the cut", "failed", "no refusal", "echo", "not JSON", "redirect"],
+)
+def test_the_key_stands_in_no_error(reply: Fault, serve: Serve) -> None:
+    server = serve(faults=lasting_fault(reply))
+    said = failed(server.base_url, api_key=KEY, retries=0)
+    assert "SECRET" not in said
+    assert len(said) > 300 or "[key]" in said
+
+
+def test_a_key_that_arrives_in_pieces_is_hidden_and_all_else_is_unharmed() -> None:
+    text = b"s sk sk-sk-SECRET sk-SECRETKEY0123456789 sk-SECRETKEY012345678"
+
+    async def cut(size: int) -> bytes:
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(text), size):
+                yield text[start : start + size]
+
+        return b"".join([piece async for piece in hide(KEY.encode(), pieces())])
+
+    for size in range(1, len(text) + 1):
+        assert asyncio.run(cut(size)) == text.replace(KEY.encode(), b"[key]")
+
+
+def test_a_dummy_key_is_a_word_that_a_reply_may_contain(serve: Serve) -> None:
+    server = serve(lambda messages: "none of them")
+    assert ask(server.base_url, api_key="none").text == "none of them"

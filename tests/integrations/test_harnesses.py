@@ -48,7 +48,8 @@ def test_lm_eval(address: str, tmp_path: Path) -> None:
     made = json.dumps({"tokenizer": str(TOKENIZER), "max_seq_lengths": [4096]})  # RULER makes its texts
     command = ["run", "--model", "local-chat-completions", "--model_args", model, "--apply_chat_template"]
     command += ["--include_path", str(HARNESSES), "--tasks", "niah_single_1,stories", "--limit", "3"]
-    run("lm_eval", *command, "--metadata", made, "--output_path", str(tmp_path))
+    asked = json.dumps({"memagent": {"problem_at": "end", "problem_tokens": 60}})
+    run("lm_eval", *command, "--metadata", made, "--gen_kwargs", asked, "--output_path", str(tmp_path))
     (file,) = tmp_path.rglob("results_*.json")
     told = json.loads(file.read_text("utf-8"))
     assert told["results"]["niah_single_1"]["4096,none"] == 1.0

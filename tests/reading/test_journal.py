@@ -25,7 +25,7 @@ from memagent import (
     Sampling,
     ScriptedEngine,
 )
-from memagent.documents.opening import Document, text_document
+from memagent.documents.opening import Document, open_document, text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.journal import Journal, earlier_paths, new_path, read_journal
 from memagent.reading.lines import Answer, Header, Overflow, Reply
@@ -303,6 +303,15 @@ def test_a_read_of_a_moved_document_resumes(tmp_path: Path) -> None:
     unfinished(trace, document=text_document(DOCUMENT, "before.txt"))
     resumed, _ = run(Dense(), text_document(DOCUMENT, "after.txt"), trace=trace, resume=True)
     assert resumed.sources == ("after.txt",)
+
+
+def test_the_same_bytes_under_a_name_of_another_format_are_another_document(tmp_path: Path) -> None:
+    trace, page = tmp_path / "read.jsonl", tmp_path / "a.html"
+    page.write_text(f"<!DOCTYPE html><p>{DOCUMENT}</p>", "utf-8")
+    unfinished(trace, document=open_document(page))
+    page.rename(tmp_path / "a.txt")
+    with pytest.raises(JournalError, match="had names of other formats"):
+        run(Dense(), open_document(tmp_path / "a.txt"), trace=trace, resume=True)
 
 
 def test_the_calls_that_are_allowed_may_change(tmp_path: Path) -> None:

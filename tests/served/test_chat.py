@@ -286,7 +286,7 @@ def test_the_official_client_gets_an_answer_from_200_000_tokens(stream: bool, se
 
     served = serving(ScriptedEngine(reply, window_tokens=50_000), settings=settings)
     client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0)
-    turns: Any = [{"role": "user", "content": f"{document}\n\n{QUESTION}"}]
+    turns: Any = [{"role": "user", "content": it} for it in (document, QUESTION)]
     if stream:
         thoughts, answer, usage = "", "", None
         options: Any = {"include_usage": True}
@@ -551,7 +551,8 @@ def test_a_last_turn_of_the_assistant_is_the_beginning_of_the_answer(stream: boo
 
     engine = ScriptedEngine(reply, window_tokens=2000)
     turns = [
-        {"role": "user", "content": "word " * 2000 + f"\n\n{begun} Ahab.\n\nWhat is the captain called?"},
+        {"role": "user", "content": "word " * 2000 + f"\n\n{begun} Ahab."},
+        {"role": "user", "content": "What is the captain called?"},
         {"role": "assistant", "content": f"{begun} "},
     ]
     body = {"model": "memagent", "messages": turns, "stream": stream, "memagent": {"cite": True}}
@@ -565,6 +566,23 @@ def test_a_last_turn_of_the_assistant_is_the_beginning_of_the_answer(stream: boo
     assert all(beside["problem"] in it[-1].content for it in engine.prompts), "it is asked for in this way"
     assert [it["text"] for it in beside["statements"]] == [" Ahab.", "He limps."]
     assert not any("Assistant:" in it[-1].content for it in engine.prompts), "it is no part of the document"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_is_asked_for_the_problem_and_gives_it(stream: bool, serving: Any) -> None:
+    turns = [{"role": "user", "content": f"{facts_document(100)}\n\n{QUESTION}"}]
+    body = {"model": "memagent", "messages": turns, "stream": stream}
+    with serving().client() as client:
+        reply = client.post(URL, json=body)
+        given = client.post(URL, json=body | {"stream": False, "memagent": {"problem": QUESTION}})
+        named = client.post(
+            URL, json=body | {"stream": False, "memagent": {"problem_at": "end", "problem_tokens": 6}}
+        )
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (400, "unclear_problem", "memagent.problem")
+    assert '"problem"' in error["message"] and "FACT" not in error["message"]
+    assert "FACT-" in given.json()["choices"][0]["message"]["content"]
+    assert named.json()["choices"][0]["message"]["memagent"]["problem"] == QUESTION
 
 
 def test_a_long_beginning_of_the_answer_is_shown_by_its_end(serving: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from memagent.engines.scripted import count_words
-from memagent.reading.workflows.whole import LEFT_OUT
 from memagent.server.division import Division, divide
 from memagent.server.errors import ApiError
 from memagent.server.schemas import Turn
@@ -38,40 +37,30 @@ def test_a_short_system_message_stands_before_the_problem_a_long_one_is_read() -
     assert read == Division("Who?", (("conversation", f"System: {LONG}"),))
 
 
-def test_long_parts_of_the_last_turn_are_the_document_word_for_word() -> None:
-    found = division(turn("user", "Read this:", LONG, "Who tells it?"))
-    assert found == Division("Read this:\n\nWho tells it?", (("message", LONG),))
-
-
-def test_of_parts_that_exceed_the_budget_together_the_last_ones_are_the_problem() -> None:
-    first, last = "first " * 30, "last " * 30
-    found = division(turn("user", first, last))
-    assert found == Division(last, (("message", first),))
-
-
-def test_a_long_message_is_split_at_its_ends_and_read_whole() -> None:
-    text = f"Say who tells this:\n\n{LONG}\n\nWho was it?"
-    assert division(turn("user", text)) == Division(
-        f"Say who tells this:{LEFT_OUT}Who was it?", (("message", text),)
-    )
+def test_a_long_part_is_the_document_word_for_word() -> None:
+    divided = division(turn("user", LONG, "Who tells it?"))
+    assert divided == Division("Who tells it?", (("message", LONG),))
+    divided = division(turn("user", "Who tells them?"), turn("user", LONG), turn("user", "Again. " + LONG))
+    assert divided.texts == (("message 1", LONG), ("message 2", "Again. " + LONG))
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("Who?\n" + "word " * 200 + "\nWhy?", f"Who?{LEFT_OUT}Why?"),
-        ("Who is it? " + "word " * 200 + ". Tell me.", f"Who is it?{LEFT_OUT}Tell me."),
-        ("word " * 200, f"{'word ' * 8}".strip() + LEFT_OUT + f"{'word ' * 24}".strip()),
+        ("word " * 200 + "\n\nWho?\n\nWhy?", "Who?\n\nWhy?"),
+        ("word " * 200 + "\nWho?\nWhy?", "Who?\nWhy?"),
+        ("word " * 200 + ". Tell me.", "Tell me."),
+        ("word " * 200, "word " * 40),
     ],
-    ids=["lines", "sentences", "words"],
+    ids=["paragraphs", "lines", "sentences", "words"],
 )
-def test_ends_are_lines_sentences_or_words_where_there_are_no_paragraphs(text: str, problem: str) -> None:
-    assert division(turn("user", text)).problem == problem
+def test_the_end_of_a_text_is_made_of_paragraphs_lines_sentences_or_words(text: str, problem: str) -> None:
+    assert divide([turn("user", text)], 40, count_words, "end").problem == problem.strip()
 
 
 def test_a_million_characters_without_a_space_are_cut() -> None:
-    problem = divide([turn("user", "x" * 1_000_000)], 40, len).problem
-    assert 0 < len(problem) <= 40
+    problem = divide([turn("user", "x" * 1_000_000)], 40, len, "end").problem
+    assert len(problem) == 40
 
 
 def test_tool_results_behind_the_question_are_the_document() -> None:
@@ -90,5 +79,5 @@ def test_the_calls_of_tools_are_read_with_their_results() -> None:
 
 
 def test_without_a_text_nothing_is_asked() -> None:
-    with pytest.raises(ApiError, match="no message has any text"):
+    with pytest.raises(ApiError, match="no message asks anything"):
         division(turn("user", " "), Turn(role="assistant", content=None))

@@ -19,11 +19,12 @@ from facts import FactsEngine
 from files import office
 from function_engine import FunctionEngine, HeldEngine
 from memagent.engines import ScriptedEngine
-from memagent.errors import EngineError, SettingsError, StoreError
+from memagent.errors import EngineError, JournalError, SettingsError, StoreError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
 from memagent.reading.read import NOT_FOUND
 from memagent.server import jobs
+from memagent.server.errors import api_error
 from memagent.server.events import read_whole_lines
 from memagent.server.limits import Keys, Limits
 from memagent.server.store import Store
@@ -571,3 +572,11 @@ def test_reads_of_an_earlier_version_are_continued(serving: Any, tmp_path: Path)
         result = client.get(f"/v1/reads/{failed['id']}").json()["result"]
     assert len(told) == result["calls"] == engine.paid + 2, "two calls are on record"
     assert result.keys() == read["result"].keys() | {"doubtful", "given_up"} and "FACT-5" in result["answer"]
+
+
+def test_no_error_tells_a_client_the_folders_of_the_server() -> None:
+    for kind in (JournalError, StoreError, EngineError):
+        told = api_error(
+            kind("/root/.cache/memagent/reads/read-1/journal.jsonl cannot be written: see http://a/b")
+        )
+        assert told.message == "journal.jsonl cannot be written: see http://a/b"

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 from pydantic.fields import FieldInfo
 
-from memagent.cli.messages import FLAGS, log_to_stderr
+from memagent.cli.messages import flags, log_to_stderr
 from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.errors import SettingsError
 from memagent.plugins import plugins
@@ -119,7 +119,7 @@ def with_settings(
             try:
                 settings = load_settings(given, config_file)
             except SettingsError as error:
-                raise SettingsError(_ARGUMENT.sub(lambda it: FLAGS[it[1]], str(error))) from error
+                raise SettingsError(_ARGUMENT.sub(lambda it: flags()[it[1]], str(error))) from error
             return function(*arguments, settings=settings, **values)
 
         shared = (
@@ -135,7 +135,7 @@ def with_settings(
 
 
 def _option(name: str, item: FieldInfo) -> Callable[[Any], Any]:
-    flag, kind, text = FLAGS[name], _kind(item.annotation), item.description or ""
+    flag, kind, text = flags()[name], _kind(item.annotation), item.description or ""
     if item.default not in (None, False):
         number = f"{item.default:g}" if isinstance(item.default, float) else item.default
         text += f" ({'on' if item.default is True else number})"

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from rich import get_console
@@ -27,20 +28,26 @@ USAGE = 2
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
-FLAGS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        *settings_by_name(), "about", "absent", "allow_origin", "data", "documents", "examples",
-        "follow_links", "host", "keys", "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume",
-        "to", "trace", "verbose", "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
-    )
-} | {
-    "folders": "--folder", "length_tokens": "--length", "lengths": "--length", "tasks": "--task",
-    "workflows": "--workflow",
-}  # fmt: skip
-"""The flag of each setting, and of each argument that the library's messages name."""
 
-_NAME = re.compile(rf"`({'|'.join(FLAGS)})`")
+@cache
+def flags() -> dict[str, str]:
+    """The flag of each setting, and of each argument that the library's messages name.
+
+    It loads the workflows, as their settings have flags, too.
+    """
+    others = (
+        "about", "absent", "allow_origin", "data", "documents", "examples", "follow_links", "host", "keys",
+        "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume", "to", "trace", "verbose",
+        "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
+    )  # fmt: skip
+    named = {name: f"--{name.replace('_', '-')}" for name in (*settings_by_name(), *others)}
+    return named | {
+        "folders": "--folder", "length_tokens": "--length", "lengths": "--length", "tasks": "--task",
+        "workflows": "--workflow",
+    }  # fmt: skip
+
+
+_NAME = re.compile(r"`(\w+)`")
 """How the library's messages write such a name."""
 
 
@@ -140,7 +147,7 @@ def describe(spent: Spent) -> str:
 
 def with_flags(text: str) -> str:
     """A message of the library, with the settings that it names written as flags."""
-    return _NAME.sub(lambda found: FLAGS[found[1]], text)
+    return _NAME.sub(lambda found: flags().get(found[1], found[0]), text)
 
 
 def tell(text: str, style: str | None = None, quiet: bool = False) -> None:

@@ -34,10 +34,10 @@ from memagent.documents.files import (
     change_error,
     has_changed,
     open_file,
+    package_formats,
 )
 from memagent.documents.paths import unreadable
 from memagent.errors import DocumentError, reason
-from memagent.plugins import plugins
 from memagent.settings import user_cache_path
 from memagent.storage import write_in_place
 
@@ -149,7 +149,7 @@ def convert(
 
 def _place_of(source: DocumentFile, taken: Print) -> Path:
     """Where the text of a file is kept. Raises `OSError`."""
-    package = plugins("formats").get(source.format)  # whose version is not ours
+    package = package_formats().get(source.format)  # whose version is not ours
     version = package.dist.version if package and package.dist else _VERSION
     return cache_folder() / f"{taken.sha256.hex()}.{source.format}.{version}"
 

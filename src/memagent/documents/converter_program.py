@@ -53,7 +53,7 @@ def end_with(parent: int) -> None:
 def load() -> ModuleType:
     """The converters, imported from their folder: as a part of memagent, they would bring all of it."""
     here = str(Path(__file__).parent)
-    sys.path.append(here)
+    sys.path.insert(0, here)  # first: some other package may be called `converters`
     package = import_module("converters")
     sys.path.remove(here)
     return package

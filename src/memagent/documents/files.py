@@ -6,12 +6,15 @@ A file is open only while one of its blocks is read.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 import zlib
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -22,6 +25,7 @@ from memagent.errors import DocumentError, extra_hint
 from memagent.plugins import plugins
 
 _FORMATS = {
+    **dict.fromkeys((".txt", ".text", ".md", ".csv", ".tsv", ".log"), "text"),
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **dict.fromkeys((".json", ".geojson"), "json"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
@@ -39,6 +43,7 @@ _ADVICE = {
     ".msg": "save it as EML first",
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"), "unpack it first"),
 }  # fmt: skip
+_log = logging.getLogger(__name__)
 BLOCK_BYTES = 256 * 1024
 _SAMPLE_BYTES = 64 * 1024
 _ZIP = b"PK\x03\x04"
@@ -115,6 +120,19 @@ class Print(NamedTuple):
     blocks: array[int]
 
 
+@cache
+def package_formats() -> Mapping[str, EntryPoint]:
+    """The formats that installed packages add; one named as a format of ours is left out with a warning."""
+    added = dict(plugins("formats"))
+    for name in added.keys() & {suffix[1:] for suffix in _FORMATS}:
+        _log.warning(
+            "the format %s of the package %s is left out: memagent reads it itself",
+            name,
+            added.pop(name).value,
+        )
+    return added
+
+
 def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     """Identify a file by its name, size and first bytes. Raises `DocumentError` if it cannot be read."""
     try:
@@ -135,7 +153,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
         suffix = Path(Path(name).stem).suffix.lower()
         sample, whole = next(unpack(name, size, iter((sample,))), b"")[:_SAMPLE_BYTES], False
     kinds = (it for magic, it in _MAGIC.items() if sample.startswith(magic))
-    of_package = suffix[1:] if suffix[1:] in plugins("formats") else "text"
+    of_package = suffix[1:] if suffix[1:] in package_formats() else "text"
     kind = next(kinds, None) or _FORMATS.get(suffix, of_package)
     encoding: str | None = ""
     if kind in ("text", "json", "jsonl", "html"):

@@ -92,6 +92,8 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
     except ImportError as error:
         raise SettingsError(f"`tokenizer` needs a package: {extra_hint('tokenizers')}") from error
     file = _tokenizer_file(path)
+    if file.exists() and not file.is_file():  # opening a pipe would wait for whoever writes to it
+        raise SettingsError(f"{file} is not a regular file: name a tokenizer.json")
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for every kind of bad file

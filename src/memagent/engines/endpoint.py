@@ -27,6 +27,8 @@ CONCURRENCY = 16
 """The default limit on requests in flight."""
 
 _MAX_PORT = 65_535
+_SECRET_BYTES = 16  # a shorter key may be a word, such as "none", which a reply may well contain
+_HIDDEN = b"[key]"
 _USUAL = EngineSettings()
 
 
@@ -95,6 +97,7 @@ class Endpoint:
         elif connection.api_key:
             headers["Authorization"] = f"Bearer {connection.api_key}"
         self._base = self._base.copy_with(userinfo=b"")
+        self._secret = headers.get("Authorization", "").partition(" ")[2].encode()
         self._headers = httpx2.Headers(headers)
         self._posted = httpx2.Headers({**headers, "Content-Type": "application/json"})
         self._timeout = self._client.timeout.as_dict()
@@ -122,6 +125,14 @@ class Endpoint:
         return self._open(self._request("POST", path, body), seconds)
 
     async def _pieces(self, response: httpx2.Response, seconds: float) -> AsyncIterator[bytes]:
+        """The reply's body, without the key: errors that quote it reach logs, tables and other clients."""
+        pieces = self._arriving(response, seconds)
+        if self._secret and (response.status_code >= 300 or len(self._secret) >= _SECRET_BYTES):
+            pieces = hide(self._secret, pieces)
+        async for piece in pieces:
+            yield piece
+
+    async def _arriving(self, response: httpx2.Response, seconds: float) -> AsyncIterator[bytes]:
         pieces = aiter(response.aiter_bytes())
         while True:
             async with self._bound(seconds, "the reply stalled for"):
@@ -156,7 +167,10 @@ class Endpoint:
         try:
             if response.has_redirect_location:
                 follow = response.next_request
-                there = brief(str(follow.url if follow else response.headers.get("location", "")))
+                there = str(follow.url if follow else response.headers.get("location", ""))
+                there = brief(
+                    there.replace(self._secret.decode(), _HIDDEN.decode()) if self._secret else there
+                )
                 raise UnreachableError(
                     f"{self.url} redirects to {there}: not followed, as the key and the document would go "
                     "there; if that is the endpoint, set `base_url` to it"
@@ -198,6 +212,17 @@ class Endpoint:
         else:
             why = f"{self.url} cannot be reached ({_describe(causes[-1])}): check `base_url`"
         return TransientError(why, unreachable=True)
+
+
+async def hide(secret: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes with a mark in place of the secret, which may be split between two pieces."""
+    rest = b""
+    async for piece in pieces:
+        rest = (rest + piece).replace(secret, _HIDDEN)
+        begun = max(length for length in range(len(secret)) if rest.endswith(secret[:length]))
+        yield rest[: len(rest) - begun]
+        rest = rest[len(rest) - begun :]
+    yield rest
 
 
 def is_own(url: str | None) -> bool:

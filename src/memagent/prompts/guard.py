@@ -12,6 +12,8 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from memagent.prompts.thoughts import THOUGHTS
+
 DOT = "·"
 MARK_LETTERS = 14
 """The length of a mark: random letters a to z, so no text has them by chance."""
@@ -20,7 +22,8 @@ _DOTS = f"{DOT}*+"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 _LEFT, _RIGHT, _SLASHES = "＜﹤<", ">＞﹥", "/\\／⁄∕"
-_HEADS = f"{_LEFT}[]"
+_TRIANGLE = "◁"
+_HEADS = f"{_LEFT}[]{_TRIANGLE}"
 _TAG = re.compile(f"[^{_LEFT}{_RIGHT}]*+")
 _BEFORE_NAME = re.compile(rf"[\s{re.escape(_SLASHES)}]*+")
 # Zero-width characters, which hide in a word, and control characters.
@@ -41,7 +44,14 @@ _BEFORE_A_TURN = (
     rf"(?:\[{_DOTS}/?INST\]|<{_DOTS}<SYS>|<{_DOTS}\|\w|{_ROLE}[ \t]*+(?:[:\n]|\Z))"
 )
 
+
+def _after(head: str) -> tuple[str, ...]:
+    """What follows this character in the tags around thoughts that begin with it."""
+    return tuple(re.escape(tag[1:]) for tags in THOUGHTS for tag in tags if tag.startswith(head))
+
+
 _AFTER_ANGLE = (
+    *_after("<"),
     r"\|/?[A-Za-z][\w.:▁-]{2,63}\|>",  # ChatML, Llama 3, Phi, GLM, Granite, Command-R, gpt-oss, Kimi, Yi
     r"/?｜[^\s<>｜]{1,64}｜",  # DeepSeek, Hunyuan
     r"\|(?:turn|channel|think|tool|tool_call|tool_response)>",  # Gemma 4
@@ -53,7 +63,7 @@ _AFTER_ANGLE = (
     r"end_of_utterance>",  # SmolVLM, Idefics
     r"</?SYS>>",  # Llama 2
     rf"(?:/?s|bos|eos)>{_BEFORE_A_TURN}",  # Llama 2, Mistral, Zephyr, Vicuna
-    r"/?(?:think|tool_calls?|tool_response|minimax:tool_call)>",  # Qwen, Hermes, DeepSeek R1, MiniMax
+    r"/?(?:tool_calls?|tool_response|minimax:tool_call)>",  # Qwen, Hermes, MiniMax
     r"/?seed:[a-z_]+>",  # Seed-OSS
     r"SPECIAL_\d+>",  # Nemotron-H
     rf"extra_id_\d>{_ROLE}",  # Nemotron 4
@@ -66,7 +76,8 @@ _AFTER_ANGLE = (
     r"(?:用户|AI)>",  # MiniCPM
 )
 _AFTER_SQUARE = (
-    r"/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|MODEL_SETTINGS|THINK)\]",  # Llama 2, Mistral
+    *_after("["),
+    r"/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|MODEL_SETTINGS)\]",  # Llama 2, Mistral
     r"/?TOOL_(?:CALLS|RESULTS|CONTENT)\]",
     r"(?:ARGS|CALL_ID)\]",  # Mistral
     r"[BE]OS\]",  # EXAONE
@@ -84,6 +95,7 @@ _PLACES_AND_TURNS = re.compile(
     rf"{_PLACES.pattern}(?:(?={'|'.join(_AFTER_ANGLE)})(?P<turn>))?"
     rf"|\[{_DOTS}(?={'|'.join(_AFTER_SQUARE)})(?P<square>)"
     rf"|\]{_DOTS}(?={'|'.join(_AFTER_RIGHT_SQUARE)})(?P<right>)"
+    rf"|{_TRIANGLE}{_DOTS}(?={'|'.join(_after(_TRIANGLE))})(?P<triangle>)"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_BLOCKS = (
+THOUGHTS = (
     ("<think>", "</think>"),  # Qwen, DeepSeek and most others
     ("<thinking>", "</thinking>"),
     ("<thought>", "</thought>"),  # Gemini, EXAONE
@@ -15,9 +15,11 @@ _BLOCKS = (
     ("<|channel|>analysis", "<|channel|>final<|message|>"),  # gpt-oss
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
 )
+"""How a thought begins and ends. In a document, both are dotted as turn tokens are: see `Guard`."""
+
 _BLOCK = "|".join(
     rf"{opening}(?! [^\n]{{0,400}}{closing} \S)(?s:.*?)(?:{closing}|\Z)"
-    for opening, closing in (map(re.escape, tags) for tags in _BLOCKS)
+    for opening, closing in (map(re.escape, tags) for tags in THOUGHTS)
 )
 # Some chat templates open the block themselves: the reply then has only its end, right behind the thought,
 # or alone on a line with a blank line after it. Elsewhere, with spaces around it, the tag is text.

@@ -30,6 +30,7 @@ _INCIDENTAL = ("created", "version", "given", "sources", "titles", "mark", "crc3
 """What headers of the same read may differ in."""
 _CHANGES = {
     "document.sha256": "the document has changed since the read began",
+    "document.formats": "the document's files had names of other formats when the read began",
     "prompts": "the templates have changed since the read began",
     "memory": "the memory that it started from has changed",
 }

@@ -278,6 +278,7 @@ class Read:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""
         model, settings = self.engine.model, self.settings
         values = settings.model_dump()
+        formats = [source.format for source in self.document.sources]  # the names decide how bytes are read
         return {
             "version": __version__,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -286,6 +287,7 @@ class Read:
             "memory": self._memory,
             "document": {
                 "sha256": self.document.fingerprint,
+                **({"formats": formats} if {*formats} - {"text"} else {}),
                 "sources": [source.name for source in self.document.sources],
                 "titles": [source.title for source in self.document.sources],
                 "mark": self.found.mark,

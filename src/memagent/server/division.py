@@ -1,7 +1,12 @@
-"""Turn a chat into a read: divide it into problem and document, by the rules that docs/serving.md describes.
+"""Turn a chat into a read: tell the problem from the document by the shape of the chat, never by its words.
 
-The last user turn asks. If it is one long text, and a short turn right before it asks, that is the problem,
-and the long text is data and nothing else; so it is if it has no tags, and a system message asks. Blocks.
+The request is what the user said last: the last turns in a row. A text of it (a turn, or a content part) is
+short if it fits the problem's budget. A request that is short as a whole is the problem. Beside long texts,
+the only short one is: no document can have written it. One long text alone is divided by tags only: if the
+first and the last tag in it are a pair, the problem is what stands around them. All else is the document.
+
+Where this leaves a doubt, the client is asked, by an error that names `memagent.problem`: a document may hold
+questions, orders and labels of its own, in any language, so none of them counts.
 """
 
 from __future__ import annotations
@@ -11,12 +16,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, is_within
 from memagent.reading.workflows import choose_workflow
-from memagent.server.asking import asks, find_request, outside_tags, take_end
+from memagent.server.asking import around_tags, take_end
 from memagent.server.documents import Content, Kept, clean_name
 from memagent.server.errors import ApiError, storing
 from memagent.server.schemas import ChatOptions, ChatRequest, FilePart, ReadOptions, Turn
@@ -30,6 +35,7 @@ _LABELS = {"system": "System", "developer": "System", "user": "User", "assistant
 _PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
 _MIN_TOP_P = 1e-9
 _BEGUN = "\n\nThe answer begins: "
+_DIVIDING = ("problem", "problem_at", "document")  # of the options: what tells the problem from the document
 _TURN_TOKENS = 8  # for what a chat template puts around a message
 
 
@@ -53,7 +59,8 @@ def prepare(
         raise ApiError(400, f"{said} or memagent.document", "no_document", "messages")
     with storing():
         fingerprint = _fingerprint(documents)
-    identity = [__version__, owner, division.problem, fingerprint, chosen.model_dump(), model.name]
+    names = [name for name, _ in documents]  # they decide how bytes are read
+    identity = [__version__, owner, division.problem, fingerprint, names, chosen.model_dump(), model.name]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     request = {"problem": division.problem, "memory": "", "options": options.model_dump(exclude_none=True)}
     return key, request, documents
@@ -109,7 +116,7 @@ def _options(chat: ChatRequest, model: Model) -> ReadOptions:
     if chat.reply_tokens:
         window = model.window_tokens or DEFAULT_WINDOW_TOKENS
         asked["answer_tokens"] = min(chat.reply_tokens, max(16, window // 4))
-    options = (chat.memagent or ChatOptions()).model_dump(exclude={"problem", "document"}, exclude_none=True)
+    options = (chat.memagent or ChatOptions()).model_dump(exclude=set(_DIVIDING), exclude_none=True)
     return ReadOptions(**(asked | options))
 
 
@@ -121,11 +128,11 @@ def _divide(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
     options, count_tokens = chat.memagent or ChatOptions(), model.count_tokens
     problem, document, begun = options.problem, options.document, chat.beginning.strip()
     if begun:
-        begun = _BEGUN + "".join(take_end(begun, budget_tokens // 4, count_tokens, at_end=True)).strip()
+        begun = _BEGUN + take_end(begun, budget_tokens // 4, count_tokens, at_end=True)
         budget_tokens -= count_tokens(begun) + 1  # tokens may differ where texts are joined
     texts: tuple[tuple[str, str], ...]
     if problem is None:
-        division = divide(chat.turns, budget_tokens, count_tokens)
+        division = divide(chat.turns, budget_tokens, count_tokens, options.problem_at)
         problem, texts = division.problem, division.texts
     else:
         said = [(turn.role, text) for turn in chat.turns if (text := "\n\n".join(turn.texts)).strip()]
@@ -168,69 +175,82 @@ class Division:
     texts: tuple[tuple[str, str], ...] = ()
 
 
-def divide(turns: Sequence[Turn], budget_tokens: int, count_tokens: TokenCounter) -> Division:
-    """Divide a chat. Raises `ApiError` if nothing is asked. Blocks."""
-    said = ["\n\n".join(turn.texts).strip() for turn in turns]
-    last = asking = _find_question(turns)
-    fitting, long = _fit(turns[last].texts, budget_tokens, count_tokens)
-    problem = "\n\n".join(fitting)
-    if not problem and last and turns[last - 1].role == "user":
-        before = said[last - 1]
-        if is_within(before, budget_tokens, count_tokens) and asks(before):
-            asking, problem = last - 1, before
-    problem = problem or outside_tags(long[-1], budget_tokens, count_tokens)
-    limit = budget_tokens if problem else budget_tokens // 2
-    instructions: list[str] = []
-    others: list[str] = []
+def divide(
+    turns: Sequence[Turn],
+    budget_tokens: int,
+    count_tokens: TokenCounter,
+    at: Literal["start", "end"] | None = None,
+) -> Division:
+    """Divide a chat, by the rules above.
+
+    `at` is the end of a long text that the client's own words stand at, if it says so: as much of it as fits
+    the budget is the problem. Raises `ApiError` if nothing is asked, or if it is unclear what. Blocks.
+    """
+
+    def is_short(*texts: str) -> bool:
+        return is_within("\n\n".join(filter(None, texts)), budget_tokens, count_tokens)
+
+    request = _find_request(turns)
+    texts = [text for number in request for text in turns[number].texts if text.strip()]
+    short, long = list[str](), list[str]()
+    for text in texts:
+        (short if is_short(text) else long).append(text)
+    if not long and is_short(*short):
+        problem = "\n\n".join(short)
+    elif long and len(short) == 1:
+        (problem,) = short
+    elif len(texts) == 1 and at:
+        problem = take_end(long[0], budget_tokens, count_tokens, at_end=at == "end")
+    elif len(texts) == 1 and (around := around_tags(long[0], budget_tokens, count_tokens)):
+        problem = around
+    else:
+        raise _unclear(len(short), budget_tokens)
+    instructions, others = list[str](), list[str]()
     for number, turn in enumerate(turns):
-        if number in (asking, last) or not said[number]:
+        text = "\n\n".join(turn.texts).strip()
+        if number in request or not text:
             continue
-        together = "\n\n".join(filter(None, [*instructions, said[number], problem]))
-        instructs = turn.role in ("system", "developer") and number < last
-        if instructs and is_within(together, limit, count_tokens):
-            instructions.append(said[number])
+        instructs = turn.role in ("system", "developer") and number < request[0]
+        if instructs and is_short(*instructions, text, problem):
+            instructions.append(text)
         else:
-            others.append(_label(turn.role, said[number]))
-    instructed = "\n\n".join(instructions)
-    if not problem and not asks(instructed):
-        room = budget_tokens - count_tokens(instructed) if instructed else budget_tokens
-        problem = find_request(long[-1], room, count_tokens)
-    texts = [("conversation", "\n\n".join(others))] if others else []
+            others.append(_label(turn.role, text))
+    conversation = [("conversation", "\n\n".join(others))] if others else []
     names = ("message",) if len(long) == 1 else tuple(f"message {n}" for n in range(1, len(long) + 1))
-    problem = "\n\n".join(filter(None, [instructed, problem]))
-    return Division(problem, (*texts, *zip(names, long, strict=True)))
+    problem = "\n\n".join([*instructions, problem])
+    return Division(problem, (*conversation, *zip(names, long, strict=True)))
 
 
 def _label(role: str, text: str) -> str:
     return f"{_LABELS.get(role, 'Tool')}: {text}"
 
 
-def _find_question(turns: Sequence[Turn]) -> int:
-    """The index of the turn that asks: the user's last one with text, or else the last one with text."""
-    speaking = [number for number, turn in enumerate(turns) if any(it.strip() for it in turn.texts)]
-    users = [number for number in speaking if turns[number].role == "user"]
-    if not speaking:
-        raise ApiError(400, "no message has any text: ask something", "no_problem", "messages")
-    return (users or speaking)[-1]
+def _find_request(turns: Sequence[Turn]) -> Sequence[int]:
+    """The indices of the user's last turns in a row, the last of which has a text.
 
-
-def _fit(parts: Sequence[str], budget_tokens: int, count_tokens: TokenCounter) -> tuple[list[str], list[str]]:
-    """The parts of the last turn that ask, which fit the budget together, and the others.
-
-    Around long parts all ask, those at the end first. Of short ones that are too many, the outer two do.
+    Where no user says a word, as beside a file, a system message does. Raises `ApiError` without any.
     """
+    speaking = [number for number, turn in enumerate(turns) if any(text.strip() for text in turn.texts)]
+    for roles in (("user",), ("system", "developer")):
+        if last := [number for number in speaking if turns[number].role in roles][-1:]:
+            first = last[0]
+            while first and turns[first - 1].role in roles:
+                first -= 1
+            return range(first, last[0] + 1)
+    raise ApiError(
+        400, "no message asks anything: send one of the user's with a text", "no_problem", "messages"
+    )
 
-    def fits(*texts: str) -> bool:
-        return is_within("\n\n".join(texts), budget_tokens, count_tokens)
 
-    rest = [it for it in parts if it.strip()]
-    if not fits(*rest) and all(map(fits, rest)):
-        outer = [rest[0], rest[-1]] if fits(rest[0], rest[-1]) else rest[-1:]
-        return outer, rest[len(outer) - 1 : -1]
-    head: list[str] = []
-    tail: list[str] = []
-    while rest and fits(rest[-1], *tail):
-        tail.insert(0, rest.pop())
-    while rest and fits(*head, rest[0], *tail):
-        head.append(rest.pop(0))
-    return head + tail, rest
+def _unclear(candidates: int, budget_tokens: int) -> ApiError:
+    """The error that asks the client for the problem."""
+    why = f"the last message is longer than a problem may be, {budget_tokens} tokens"
+    if candidates > 1:
+        why = f"{candidates} of its last texts are short enough to be the problem"
+    how = 'as memagent.problem ({"memagent": {"problem": "..."}} in the request), or as a message of its own'
+    return ApiError(
+        400,
+        f"what the chat asks cannot be told from the document ({why}): give the problem {how}",
+        "unclear_problem",
+        "memagent.problem",
+    )

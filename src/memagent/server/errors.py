@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -37,6 +38,7 @@ _CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
     (SettingsError, 400, "invalid_settings"),
     (DocumentError, 400, "invalid_document"),
 )
+_FOLDER = re.compile(r"(?<![\w.:/~-])/(?:[^/\s'\"]+/)+")  # of this machine, which clients need not know
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
           429: "rate_limit_error"}  # fmt: skip
 
@@ -98,9 +100,9 @@ def api_error(error: Exception) -> ApiError:
         return error
     for kind, status, code in _CODES:
         if isinstance(error, kind):
-            return ApiError(status, str(error), code)
+            return ApiError(status, _FOLDER.sub("", str(error)), code)
     if isinstance(error, MemAgentError):
-        return ApiError(500, str(error), "failed")
+        return ApiError(500, _FOLDER.sub("", str(error)), "failed")
     if isinstance(error, RequestValidationError):
         return _explain_validation(error)
     if isinstance(error, HTTPException):

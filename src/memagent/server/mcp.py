@@ -31,7 +31,7 @@ from memagent.server import schemas
 from memagent.server.app import make_server
 from memagent.server.database import Job
 from memagent.server.documents import Content, Folders
-from memagent.server.errors import ApiError, api_error
+from memagent.server.errors import ApiError
 from memagent.server.gate import Gate, Metrics
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Keys, Limits
@@ -115,7 +115,7 @@ def _tool(server: MCPServer[Any], function: Callable[..., Awaitable[Any]]) -> No
         try:
             return await function(**values)
         except (MemAgentError, ApiError) as error:
-            raise ToolError(api_error(error).message) from error
+            raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
 
     server.add_tool(tool, description=getdoc(function))  # without the indentation
 

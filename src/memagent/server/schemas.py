@@ -69,7 +69,10 @@ class ReadOptions(BaseModel):
 class ChatOptions(ReadOptions):
     """`memagent` in the body of a chat: the problem, the document, and how to read it."""
 
-    problem: Text | None = Field(default=None, description="the question; by default found in the chat")
+    problem: Text | None = Field(default=None, description="the question; by default a message of its own")
+    problem_at: Literal["start", "end"] | None = Field(
+        default=None, description="where in one long message the question stands, if it has no own message"
+    )
     document: Text | None = Field(default=None, description="the text to read; by default everything else")
 
 

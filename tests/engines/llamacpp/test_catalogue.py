@@ -111,6 +111,16 @@ def test_a_file_that_was_damaged_is_fetched_again(
     assert fetch(NAME, print).read_bytes() == content
 
 
+def test_what_a_killed_fetch_left_goes_with_the_next(model: CatalogueModel, index: Path) -> None:
+    leftover = model.path.parent / f".{model.file}.abc"
+    leftover.mkdir(parents=True)
+    (leftover / model.file).write_bytes(b"half of it")
+    other = model.path.parent / "other.gguf"
+    other.write_bytes(b"another model")
+    fetch(NAME, lambda size: None)
+    assert model.path.is_file() and other.is_file() and not leftover.exists()
+
+
 def test_a_wrong_sum_leaves_nothing(
     model: CatalogueModel, nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

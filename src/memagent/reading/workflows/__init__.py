@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import SettingsError, did_you_mean
-from memagent.plugins import load_all
 from memagent.prompts import NO_UPDATE, load_prompts, prompts_from
 from memagent.reading.workflow import Workflow
-from memagent.settings import ReadSettings
+from memagent.settings import ReadSettings, load_workflows
 from memagent.types import Trained
 
 DEFAULT = "auto"
@@ -22,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 def workflows() -> dict[str, Workflow]:
     """All workflows that are installed, by name."""
-    return load_all("workflows")
+    return load_workflows()
 
 
 def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = True) -> tuple[str, Workflow]:
