@@ -69,9 +69,8 @@ async def begin(endpoint: Endpoint, body: Mapping[str, Any], open: AsyncExitStac
     Raises `TransientError` for what may be tried again, else as `Forwards.forward`.
     """
     seconds = endpoint.connection.timeout_seconds
-    reply = await open.enter_async_context(
-        endpoint.stream("chat/completions", json.dumps(body).encode(), seconds)
-    )
+    content = (await asyncio.to_thread(json.dumps, body)).encode()
+    reply = await open.enter_async_context(endpoint.stream("chat/completions", content, seconds))
     streams = bool(body.get("stream"))
     asked = "event-stream" if streams else "json"
     accepted = reply.status < 300 and asked in (reply.media_type or asked)
@@ -198,7 +197,7 @@ async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
             del rest[: max(found)]
         if len(rest) > _MAX_EVENT_BYTES:
             raise TransientError(f"an event of the reply is longer than {_MAX_EVENT_BYTES:,} bytes")
-    if whole := b"".join(filter(_is_whole, rest.splitlines(keepends=True))):
+    if whole := b"".join(filter(_is_whole, bytes(rest).splitlines(keepends=True))):
         yield whole.rstrip(b"\r\n") + b"\n\n"
 
 
