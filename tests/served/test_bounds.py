@@ -148,7 +148,7 @@ def test_unfinished_bodies_are_bounded_per_key_and_in_all(serving: Any, keys: Ke
     with served.client() as client, unfinished(served, ONE, 16, length):
 
         def status(key: str) -> int:
-            return client.post(URL, json=HELLO, headers=bearer(key)).status_code
+            return int(client.post(URL, json=HELLO, headers=bearer(key)).status_code)
 
         wait_for(lambda: measured(client, "request_bytes") == 16 * (length - 1))
         assert (status(ONE), status(OTHER), status(THIRD)) == (429, 200, 200)

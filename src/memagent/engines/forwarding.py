@@ -197,11 +197,11 @@ async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
             del rest[: max(found)]
         if len(rest) > _MAX_EVENT_BYTES:
             raise TransientError(f"an event of the reply is longer than {_MAX_EVENT_BYTES:,} bytes")
-    if whole := b"".join(filter(_is_whole, bytes(rest).splitlines(keepends=True))):
+    if whole := b"".join(line for line in rest.splitlines(keepends=True) if _is_whole(line)):
         yield whole.rstrip(b"\r\n") + b"\n\n"
 
 
-def _is_whole(line: bytes) -> bool:
+def _is_whole(line: bytes | bytearray) -> bool:
     """Whether a line that may be cut off says something."""
     data = line.removeprefix(b"data:").strip()
     with suppress(ValueError, RecursionError):
