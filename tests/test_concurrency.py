@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memagent.concurrency import in_thread, side_by_side
+from memagent.concurrency import Turns, in_thread, side_by_side
 
 
 class Work:
@@ -173,5 +173,46 @@ def test_slow_work_has_its_own_threads() -> None:
             assert await asyncio.gather(*waiting[:10]) == [[number] for number in range(10)]
             assert await taken(range(3), is_slow=True) == [0, 1, 2]
         assert sorted(begun) == list(range(10)), "a cancelled one was begun"
+
+    asyncio.run(run())
+
+
+def test_keys_take_turns_however_many_wait_for_one_of_them() -> None:
+    worked: list[str] = []
+
+    async def work(turns: Turns, key: str, number: int) -> None:
+        async with turns.take(key):
+            worked.append(f"{key}{number}")
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        turns = Turns(1)
+        tasks = [asyncio.create_task(work(turns, "a", number)) for number in range(9)]
+        await asyncio.sleep(0)
+        tasks += [asyncio.create_task(work(turns, key, 0)) for key in "bc"]
+        await asyncio.sleep(0)
+        for task in tasks[1:8:2]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await work(turns, "d", 0)  # every place was given back
+
+    asyncio.run(run())
+    assert worked == ["a0", "a2", "b0", "c0", "a4", "a6", "a8", "d0"]
+
+
+def test_a_turn_that_comes_as_its_task_is_cancelled_goes_to_the_next() -> None:
+    async def run() -> None:
+        turns = Turns(1)
+
+        async def wait() -> None:
+            async with turns.take("b"):
+                pass
+
+        async with turns.take("a"):
+            first, second = asyncio.create_task(wait()), asyncio.create_task(wait())
+            await asyncio.sleep(0)
+        first.cancel()  # its turn has come, but it has not heard of it
+        await asyncio.wait_for(second, 5)
+        assert first.cancelled()
 
     asyncio.run(run())

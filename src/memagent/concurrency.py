@@ -5,9 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -86,6 +95,51 @@ async def interleave(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGene
         await asyncio.gather(*running.values(), return_exceptions=True)
         for source in sources:
             await source.aclose()
+
+
+class Turns:
+    """Lets `places` of those who come work at a time; the keys of those who wait take turns.
+
+    So whoever has much to do does not keep others waiting for all of it.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the key whose turn is next comes first
+
+    @asynccontextmanager
+    async def take(self, key: str) -> AsyncIterator[None]:
+        """Wait for a place, and have it meanwhile."""
+        if self._free:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(key, deque()).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it came at this moment
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give a place that is free to the next who waits for one."""
+        while self._waiting:
+            key = next(iter(self._waiting))
+            line = self._waiting.pop(key)
+            turn = line.popleft()
+            while turn.cancelled() and line:
+                turn = line.popleft()
+            if line:
+                self._waiting[key] = line  # behind the others
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 async def drain(items: AsyncGenerator[Any, None]) -> None:

@@ -212,9 +212,9 @@ def write_in_place(path: Path) -> Iterator[Path]:
         made = Path(folder) / path.name
         yield made
         for part in (*made.rglob("*"), made):
-            _sync(part)
+            sync_file(part)
         made.replace(path)
-    _sync(path.parent)
+    sync_file(path.parent)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -224,7 +224,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         place.write_bytes(raw)
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
     """Sync a file or folder to the disk, where folders can be synced."""
     with suppress(PermissionError, IsADirectoryError):
         number = os.open(path, os.O_RDONLY)

@@ -116,11 +116,12 @@ def test_an_event_is_passed_on_when_it_is_whole_however_its_lines_end(end: bytes
 
 
 def test_events_are_cut_at_their_ends_wherever_the_pieces_are_cut() -> None:
-    events = [b"data: 1\n\n", b"data: 2\r\ndata: 3\r\n\r\n", b"data: 4\r\r", b"data: 5\n\r\n", b"data: 6"]
+    events = [b"data: 1\n\n", b"data: 2\r\ndata: 3\r\n\r\n", b"data: 4\r\r", b"data: 5\n\r\n"]
+    half = b'data: {"choices": [{"delta": {"content": "it is dr'
 
     async def cut(size: int) -> list[bytes]:
         async def pieces() -> AsyncGenerator[bytes, None]:
-            whole = b"".join(events)
+            whole = b"".join([*events, half])
             for start in range(0, len(whole), size):
                 yield whole[start : start + size]
 

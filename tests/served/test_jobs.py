@@ -194,6 +194,26 @@ def test_only_lasting_reads_continue_by_themselves_after_a_restart(facts: Any, t
     finish(restart(*asyncio.run(begin_both())))
 
 
+def test_an_attended_read_whose_client_leaves_while_it_is_stored_is_cancelled(
+    facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with jobs_of(HeldEngine(facts()), tmp_path) as jobs:
+            beginning = asyncio.create_task(begin(jobs))
+            await asyncio.sleep(0)
+            await leave(beginning)
+
+            def states() -> list[str]:
+                names = [it.name for it in (tmp_path / "reads").iterdir()]
+                return [job.state for name in names if (job := jobs.store.read("owner", name))]
+
+            while states() != ["cancelled"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert (await listen(jobs, await begin(jobs)))[-1].data == {"state": "done"}
+
+    finish(run())
+
+
 def test_an_interrupted_read_is_kept_for_a_week(
     facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +230,6 @@ def test_an_interrupted_read_is_kept_for_a_week(
         store.end(left.id, "cancelled")
         monkeypatch.setattr("memagent.server.store._MAX_AGE_SECONDS", -1.0)
         add("next")
-        kept = [it.id for it in store.reads("owner", 10, None, True)]
+        kept = [it.id for it in (left, lasting, done, running) if store.read("owner", it.id)]
     assert left.id not in kept and not (tmp_path / "reads" / left.id).exists()
     assert kept[:3] == [lasting.id, done.id, running.id]

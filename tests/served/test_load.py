@@ -17,7 +17,7 @@ def test_five_hundred_streams_at_once(serving: Any, facts: Any) -> None:
     async def pause(_: str) -> None:
         await asyncio.sleep(0.05)
 
-    served = serving(FunctionEngine(pause, facts(), calls=1))
+    served = serving(FunctionEngine(pause, facts(), calls=CHATS))
     answers = asyncio.run(_ask_all(int(served.address.rpartition(":")[2])))
     for number, (answer, alive) in enumerate(answers):
         assert all(f"FACT-{it}:" in answer for it in range(PARAGRAPHS) if it % 3), number

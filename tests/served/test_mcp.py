@@ -31,7 +31,8 @@ from memagent.server.database import Job
 from memagent.server.documents import Folders
 from memagent.server.gate import Metrics
 from memagent.server.jobs import Jobs
-from memagent.server.mcp import Desk, create_mcp
+from memagent.server.limits import Limits
+from memagent.server.mcp import Desk, create_http_app, create_mcp
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, Message
@@ -616,3 +617,35 @@ def test_over_http_with_a_key(home: Path, serve: Callable[..., Server], tmp_path
         process.terminate()
         process.communicate(timeout=30)
     assert process.returncode in (0, 143)
+
+
+def test_a_session_that_is_left_ends_by_time_and_there_are_only_so_many(
+    home: Path, facts: Callable[..., ScriptedEngine]
+) -> None:
+    begins = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": "2025-06-18", "capabilities": {},
+                   "clientInfo": {"name": "test", "version": "1"}},
+    }  # fmt: skip
+    head = {"Accept": "application/json, text/event-stream"}
+
+    async def run() -> None:
+        with Store(home / "data") as store:
+            jobs = Jobs(facts(), SETTINGS, store, Metrics())
+            desk = Desk(jobs, Folders([home / "open"]), Notebooks(home / "notebooks"), 0.01)
+            app = create_http_app(create_mcp(desk), "127.0.0.1", Limits(sessions=3, session_seconds=0.5))
+            http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:1")
+            async with app.router.lifespan_context(app), http:
+
+                async def begin() -> httpx2.Response:
+                    return await http.post("/mcp", json=begins, headers=head)
+
+                replies = [await begin() for _ in range(4)]
+                assert [it.status_code for it in replies] == [200, 200, 200, 503]
+                left = {"Mcp-Session-Id": replies[0].headers["mcp-session-id"]}
+                await asyncio.sleep(1)
+                ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+                assert (await http.post("/mcp", json=ping, headers=head | left)).status_code == 404
+                assert (await begin()).status_code == 200
+
+    finish(run())

@@ -110,6 +110,7 @@ GOOD = {
         events("All is", "!content_filter"),
     ),
     "parts": (whole(content=[{"type": "text", "text": SAYS}]), events("\n\n", SAYS, "!stop", None)),
+    "text, and no end of a line": (whole(content=SAYS), events(SAYS, "!stop").removesuffix("\n\n")),
     "with pings": (whole(content=SAYS), ': waits\n\ndata: {"type": "ping"}\n\n' + events(SAYS, "!stop")),
 }
 """Replies of all kinds: whole, and as a stream."""
@@ -123,7 +124,8 @@ def test_a_reply_comes_back_byte_for_byte(serve: Any, serving: Any) -> None:
     with serving(endpoint(server)).client() as client:
         for kind, streamed in product(GOOD, (False, True)):
             reply = client.post(URL, json=chat(kind, stream=streamed))
-            assert (reply.status_code, reply.text) == (200, good(kind, streamed).body), kind
+            sent = str(good(kind, streamed).body)
+            assert (reply.status_code, reply.text.rstrip()) == (200, sent.rstrip()), kind
 
 
 APART = ":" + "x" * 500_000 + "\n\n"
@@ -131,6 +133,7 @@ APART = ":" + "x" * 500_000 + "\n\n"
 BEGUN = events("All is", done=False) + APART
 BROKEN = {
     "the stream ended before the reply was whole": stream(BEGUN),
+    "ended before the reply was whole": stream(BEGUN + 'data: {"choices": [{"delta": {"content": "it is dr'),
     "the connection broke": stream(BEGUN + 2 * APART, cut="middle"),
     "finish_reason 'error'": stream(BEGUN + events("!error")),
     "nothing but a thought": stream(

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,9 +69,8 @@ async def begin(endpoint: Endpoint, body: Mapping[str, Any], open: AsyncExitStac
     Raises `TransientError` for what may be tried again, else as `Forwards.forward`.
     """
     seconds = endpoint.connection.timeout_seconds
-    reply = await open.enter_async_context(
-        endpoint.stream("chat/completions", json.dumps(body).encode(), seconds)
-    )
+    content = (await asyncio.to_thread(json.dumps, body)).encode()
+    reply = await open.enter_async_context(endpoint.stream("chat/completions", content, seconds))
     streams = bool(body.get("stream"))
     asked = "event-stream" if streams else "json"
     accepted = reply.status < 300 and asked in (reply.media_type or asked)
@@ -185,7 +184,8 @@ def _take(data: bytes, said: Said) -> bool:
 async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The same bytes, split only after events, so that others can be sent between them.
 
-    Raises `TransientError` for an event that is too long.
+    Of a last event that was cut off, the lines that are whole are an event, and the rest is dropped. Raises
+    `TransientError` for an event that is too long.
     """
     rest = bytearray()
     async for piece in pieces:
@@ -197,5 +197,13 @@ async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
             del rest[: max(found)]
         if len(rest) > _MAX_EVENT_BYTES:
             raise TransientError(f"an event of the reply is longer than {_MAX_EVENT_BYTES:,} bytes")
-    if rest:
-        yield bytes(rest)
+    if whole := b"".join(line for line in rest.splitlines(keepends=True) if _is_whole(line)):
+        yield whole.rstrip(b"\r\n") + b"\n\n"
+
+
+def _is_whole(line: bytes | bytearray) -> bool:
+    """Whether a line that may be cut off says something."""
+    data = line.removeprefix(b"data:").strip()
+    with suppress(ValueError, RecursionError):
+        return data == b"[DONE]" or isinstance(json.loads(data), dict)
+    return False

@@ -19,14 +19,17 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from memagent.concurrency import Turns
 from memagent.engines.endpoint import is_loopback
 from memagent.errors import SettingsError, reason
+from memagent.server.bodies import ParsingRoute
 from memagent.server.chat import ALIAS, Chats
 from memagent.server.errors import FAILURES, not_found, report_errors
 from memagent.server.gate import Gate, Metrics
 from memagent.server.jobs import Jobs
-from memagent.server.limits import Keys, Limits
+from memagent.server.limits import Keys, Limits, open_files
 from memagent.server.page import served_files
 from memagent.server.routes import files, reads
 from memagent.server.schemas import ChatRequest
@@ -37,6 +40,8 @@ from memagent.version import __version__
 
 _COLLECTION_THRESHOLDS = (1000, 15, 300)  # new objects, then collections of the younger generations
 _BACKLOG, _AT_A_TIME = 2048, 16
+_FILES_PER_CONNECTION, _FILES_PER_READ = 4, 8  # that may be open: both together leave some for the rest
+_SAME_NEWS_SECONDS = 60.0
 _THREADS = 6  # few: a thread that counts tokens or writes keeps the event loop waiting for the GIL
 
 
@@ -53,7 +58,8 @@ def create_app(
     programs are let in. Raises `SettingsError` for budgets that do not fit the model's window.
     """
     keys, limits, metrics = keys or Keys(), limits or Limits(), Metrics()
-    jobs = Jobs(engine, settings, store, metrics)
+    several = len(keys.digests) > 1
+    jobs = Jobs(engine, settings, store, metrics, several, Turns(open_files() // _FILES_PER_READ))
     app = FastAPI(
         title="memagent",
         version=__version__,
@@ -67,6 +73,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware, allow_origins=limits.origins, allow_methods=["*"], allow_headers=["*"]
         )
+    app.router.route_class = ParsingRoute
     report_errors(app)
     app.state.jobs, app.state.limits = jobs, limits
     app.include_router(files)
@@ -166,6 +173,33 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class _Connection(H11Protocol):
+    """A connection that takes the place of an idle one where there are too many. If all are busy, uvicorn
+    refuses its requests.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, and end the one that is idle for longest if there are too many."""
+        self.heard = self.loop.time()
+        super().connection_made(transport)  # type: ignore[arg-type] # uvicorn's own is narrower
+        if len(self.connections) >= (self.limit_concurrency or 0):
+            others = [it for it in self.connections if isinstance(it, _Connection) and it is not self]
+            if idle := min((it for it in others if it.is_idle), key=lambda it: it.heard, default=None):
+                idle.transport.abort()
+                self.connections.discard(idle)  # requests of others may come before it hears of its end
+
+    def data_received(self, data: bytes) -> None:
+        """Note when the client was last heard of."""
+        self.heard = self.loop.time()
+        super().data_received(data)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has arrived that is not answered. Half of its head is none."""
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered and not self.transport.is_closing()
+
+
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start. More connections can wait than are accepted at a time, so that other work gets a turn."""
@@ -181,21 +215,37 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record is of more than a request that was cut off because the server ends."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+class _News:
+    """Passes on what is news: not that requests were cut off at the server's end, nor the same every second,
+    which any client could bring about.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[object, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is news."""
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False
+        last, self._last[record.msg] = self._last.get(record.msg), record.created
+        return last is None or record.created - last > _SAME_NEWS_SECONDS
+
+
+_NEWS = _News()
 
 
 def make_server(app: Starlette, limits: Limits) -> uvicorn.Server:
     """Make a server, to be run with `await server.serve(sockets=[...])`."""
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addFilter(_NEWS)
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=_Connection,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
+        limit_concurrency=open_files() // _FILES_PER_CONNECTION,
         backlog=_AT_A_TIME,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=limits.stop_seconds,

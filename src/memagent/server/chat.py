@@ -29,7 +29,6 @@ from memagent.server.schemas import ChatRequest
 from memagent.settings import ReadSettings
 from memagent.types import Engine, Usage
 
-OWNER = "chat"
 ALIAS = "memagent"
 """A name that clients can use for the model, whichever it is."""
 
@@ -62,12 +61,12 @@ class Chats:
         overflow = None
         if await asyncio.to_thread(fits, chat, model, self.answer_tokens):
             try:
-                return await self._pass_whole(chat, raw, reply)
+                return await self._pass_whole(owner, chat, raw, reply)
             except ContextOverflowError as error:
                 overflow = error
         reading = await self._begin(owner, chat, overflow)
         await drain(reading.updates())
-        await self._forget(reading)
+        await self.jobs.forget(reading.job)
         return JSONResponse(reply.whole(reading.answer()))
 
     async def _stream(
@@ -76,7 +75,7 @@ class Chats:
         overflow = None
         if await asyncio.to_thread(fits, chat, self.engine.model, self.answer_tokens):
             try:
-                async with aclosing(self._pass_stream(chat, raw, reply)) as pieces:
+                async with aclosing(self._pass_stream(owner, chat, raw, reply)) as pieces:
                     async for piece in pieces:
                         yield piece
                 return
@@ -89,25 +88,29 @@ class Chats:
                 yield first + reply.chunk({"reasoning_content": format_progress(progress)})
                 first = b""
         yield first + reply.end(reading.answer(), chat.wants_usage)
-        await self._forget(reading)
+        await self.jobs.forget(reading.job)
         yield DONE
 
-    async def _pass_whole(self, chat: ChatRequest, raw: bytes, reply: Reply) -> Response:
+    async def _pass_whole(self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply) -> Response:
         """The model's own reply in one piece. Raises `EngineError`, `ApiError`."""
+        engine = self.jobs.engine_of(owner)
         if not isinstance(self.engine, Forwards):
-            answer = await complete(chat, self.engine, self.settings, self.answer_tokens)
+            answer = await complete(chat, engine, self.settings, self.answer_tokens)
             return JSONResponse(reply.whole(answer))
-        async with forward(self.engine, self._rename(raw)) as forwarded:
+        async with forward(engine, await asyncio.to_thread(self._rename, raw)) as forwarded:
             content = b"".join([piece async for piece in forwarded.pieces])
         return Response(content, media_type=forwarded.media_type)
 
-    async def _pass_stream(self, chat: ChatRequest, raw: bytes, reply: Reply) -> AsyncGenerator[bytes, None]:
+    async def _pass_stream(
+        self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply
+    ) -> AsyncGenerator[bytes, None]:
         """The model's own reply as whole server-sent events. Raises `EngineError`, `ApiError`."""
+        engine = self.jobs.engine_of(owner)
         if not isinstance(self.engine, Forwards):
-            answer = await complete(chat, self.engine, self.settings, self.answer_tokens)
+            answer = await complete(chat, engine, self.settings, self.answer_tokens)
             yield reply.chunk(FIRST) + reply.end(answer, chat.wants_usage) + DONE
             return
-        async with forward(self.engine, self._rename(raw)) as forwarded:
+        async with forward(engine, await asyncio.to_thread(self._rename, raw)) as forwarded:
             async for events in forwarded.pieces:
                 yield events
 
@@ -119,16 +122,13 @@ class Chats:
         try:
             model, store = self.engine.model, self.jobs.store
             prepared = await asyncio.to_thread(prepare, chat, owner, model, self.settings, store)
+            await asyncio.to_thread(store.check_room, owner, self.limits.stored_bytes)
         except ApiError:
             if overflow:  # it seemed to fit, so the client did not ask for a read
                 raise overflow from None
             raise
-        job = await self.jobs.begin(OWNER, *prepared, attended=True)
+        job = await self.jobs.begin(owner, *prepared, attended=True)
         return _Reading(self.jobs, job, chat)
-
-    async def _forget(self, reading: _Reading) -> None:
-        """Delete an answered read: a client that asks again wants another answer."""
-        await asyncio.to_thread(self.jobs.store.delete_read, reading.job.id, durable=False)
 
 
 @dataclass(slots=True)

@@ -108,6 +108,7 @@ class Database:
             if "key" not in {row["name"] for row in self._connection.execute("PRAGMA table_info(reads)")}:
                 self._connection.executescript(_ADDED)
             self._connection.execute("CREATE INDEX IF NOT EXISTS reads_by_key ON reads (owner, key)")
+            self._connection.execute("PRAGMA busy_timeout=0")  # whoever waits keeps all others waiting
             self._opened = self._in_place()
         except (sqlite3.Error, OSError) as error:
             raise StoreError(
@@ -126,6 +127,8 @@ class Database:
                 with self._log.open("rb+") as log:  # at once in several threads, unlike SQLite's own
                     os.fsync(log.fileno())
         except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                raise StoreError(f"another program is writing to {_NAME}: try again later") from error
             raise StoreError(
                 f"the server's database cannot be used ({error}): try again later; if it stays so, "
                 f"stop the server and restore {_NAME} from a copy"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,12 +53,13 @@ def keep(content: Content, folder: Path, number: int, name: str) -> str:
         return str(content)
     is_text = isinstance(content, str) or (isinstance(content, Kept) and content.place.name.startswith(_TEXT))
     place = folder / (f"{_TEXT}{number}" if is_text else f"{number}{suffix_of(name)}")
+    if isinstance(content, Kept):
+        with suppress(OSError):  # not every disk has links
+            os.link(content.place, place)
+            return place.name
     with write_in_place(place) as made:
         if isinstance(content, Kept):
-            try:
-                os.link(content.place, made)
-            except OSError:
-                shutil.copyfile(content.place, made)
+            shutil.copyfile(content.place, made)
         else:
             made.write_bytes(content.encode() if isinstance(content, str) else content)
     return place.name
@@ -70,13 +72,14 @@ def open_kept(folder: Path, documents: Sequence[Sequence[str]]) -> Document:
     of the same name are numbered, so each name means one file.
     """
     sources: dict[str, DocumentFile] = {}
+    numbers = Counter[str]()
     for place, given in documents:
-        name, number = given, 1
+        name = given
         while name in sources:
-            number += 1
-            name = f"({number}) {given}"
+            numbers[given] += 1
+            name = f"({numbers[given] + 1}) {given}"
         source = (_open_text if place.startswith(_TEXT) else look_at)(folder / place, given, named=True)
-        sources[name] = source if number == 1 else replace(source, name=name, title=name)
+        sources[name] = source if name == given else replace(source, name=name, title=name)
     return Document(tuple(sources.values()))
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from starlette.types import Message as AsgiMessage
 
 from memagent.engines.endpoint import is_loopback
 from memagent.engines.wrappers import Losses, Wrapper
+from memagent.server.bodies import Values
 from memagent.server.errors import ApiError, api_error
 from memagent.server.limits import Keys, Limits
 from memagent.server.page import served_files
@@ -49,6 +50,7 @@ class Metrics:
             registry=self._registry,
         )  # fmt: skip
         self.in_flight = measure("memagent_requests_in_flight", "Requests in flight")
+        self.held = measure("memagent_request_bytes", "Bytes of requests in memory")
         self.reads = count("memagent_reads", "Reads by how they ended", ["state"])
         self.running = measure("memagent_reads_running", "Reads under way")
         self._tokens = count("memagent_tokens", "Tokens of reads", ["kind"])
@@ -97,6 +99,7 @@ class Gate:
         self.app, self.keys, self.limits, self.metrics = app, keys, limits, metrics
         self._open = {"/health", *served_files()}
         self._requests = defaultdict[str, int](int)
+        self._held = defaultdict[str, int](int)  # bytes of requests in memory, by owner
         self._turn = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,12 +107,12 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        visit, started = _Visit(scope, receive, send, self.limits), time.perf_counter()
+        visit, started = _Visit(scope, receive, send, self.limits, self._hold), time.perf_counter()
         self.metrics.in_flight.inc()
         try:
-            scope.setdefault("state", {})["owner"] = owner = self._owner(scope)
+            scope.setdefault("state", {})["owner"] = visit.owner = self._owner(scope)
             visit.check_length()
-            async with self._admit(owner, scope["path"]):
+            async with self._admit(visit.owner, scope["path"]):
                 await visit.run(self.app)
         except ApiError as refusal:
             await visit.refuse(refusal)
@@ -119,6 +122,8 @@ class Gate:
             _log.info("%s", where)  # without the message, which may quote a document
             await visit.refuse(api_error(error))
         finally:
+            self._held[visit.owner] -= visit.held
+            self.metrics.held.dec(visit.held)
             self.metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.request(scope["method"], route, visit.status, time.perf_counter() - started)
@@ -145,6 +150,18 @@ class Gate:
             yield
         finally:
             self._requests[owner] -= 1
+
+    def _hold(self, owner: str, length: int) -> None:
+        """Count bytes that are kept in memory until a request ends. Raises `ApiError` for too many."""
+        most, head = self.limits.held_bytes, {"Retry-After": "5"}
+        if self._held[owner] + length > most // 2:
+            said = f"the requests in flight hold {most // 2:,} bytes already: try again later"
+            raise ApiError(429, f"{said}, or upload files", "too_many_bytes", headers=head)
+        if sum(self._held.values()) + length > most:
+            said = f"the requests of all clients hold {most:,} bytes already: try again later"
+            raise ApiError(503, said, "too_many_bytes", headers=head)
+        self._held[owner] += length
+        self.metrics.held.inc(length)
 
     def _owner(self, scope: Scope) -> str:
         headers = {name: value for name, value in scope["headers"] if name in _HEADERS}
@@ -179,10 +196,16 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
 
 
 class _Visit:
-    """One request: its body is bounded in size, and its work ends when the client disconnects."""
+    """One request: its body is bounded, and its work ends when the client disconnects.
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
+    `hold` is asked before more of the body is kept in memory.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, limits: Limits, hold: Callable[[str, int], None]
+    ) -> None:
         self.status = 499  # counted if the client disconnects before a reply
+        self.owner, self.held, self._hold, self._values = "", 0, hold, Values()
         self._uploads = scope["method"] == "POST" and scope["path"] == _UPLOADS
         self._most_bytes = limits.upload_bytes + 2**16 if self._uploads else limits.body_bytes
         self._scope, self._receive, self._send = scope, receive, send
@@ -222,8 +245,13 @@ class _Visit:
             gone: asyncio.Future[AsgiMessage] = asyncio.get_running_loop().create_future()
             return await gone
         message = await self._receive()
-        self._bytes += len(message.get("body", b""))
+        piece = message.get("body", b"")
+        self._bytes += len(piece)
         self._check(self._bytes)
+        if not self._uploads:  # those go to the disk
+            self._hold(self.owner, len(piece))
+            self.held += len(piece)
+            self._values.add(piece)
         if not message.get("more_body"):
             self._whole = True
             self._watch = asyncio.create_task(self._until_gone())

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from memagent.concurrency import Turns
 from memagent.errors import JournalError, MemAgentError, StoreError
 from memagent.reading.lines import outcome_of
 from memagent.reading.progress import Progress
@@ -24,6 +25,7 @@ from memagent.server.errors import api_error
 from memagent.server.events import Event, describe_progress, read_events
 from memagent.server.gate import Counted, Metrics
 from memagent.server.schemas import ReadOptions, State
+from memagent.server.sharing import SharedEngine, Sharing
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, flatten
@@ -33,6 +35,7 @@ _log = logging.getLogger("memagent.server")
 Stored = TypeVar("Stored")
 
 _MAX_WAITING_EVENTS = 1000
+_READS_AT_A_TIME = 500  # each keeps files open
 _PAUSE_SECONDS = 1.0
 
 
@@ -45,25 +48,40 @@ class _Running:
 
 @dataclass(slots=True)
 class Jobs:
-    """Runs the reads of the store: of those in the queue, as many at a time as the engine takes calls."""
+    """Runs the reads of the store: of those in the queue, as many at a time as the engine takes calls.
+
+    A key of which none is running need not wait for those of others, and the engine's calls are made by turns
+    of the keys. If it is `private`, no key hears what the engine had cached, perhaps for another.
+    """
 
     engine: Engine
     settings: ReadSettings
     store: Store
     metrics: Metrics
+    private: bool = False
+    places: Turns = field(default_factory=lambda: Turns(_READS_AT_A_TIME))
+    _sharing: Sharing = field(init=False)
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
     _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
-    _queued: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)  # the queue, or what is running
+
+    def __post_init__(self) -> None:
+        """Share the engine among the keys."""
+        self._sharing = Sharing(Turns(self.engine.model.calls), self.private)
+
+    def engine_of(self, owner: str) -> SharedEngine:
+        """The engine as this key uses it."""
+        return SharedEngine(self.engine, owner, self._sharing)
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[None]:
         """Work through the queue meanwhile; the next server continues what is unfinished then."""
-        workers = [asyncio.create_task(self._work()) for _ in range(self.engine.model.calls)]
+        worker = asyncio.create_task(self._work())
         try:
             yield
         finally:
-            tasks = [*workers, *(it.task for it in self._running.values()), *self._abandoned.values()]
+            tasks = [worker, *(it.task for it in self._running.values()), *self._abandoned.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -83,24 +101,40 @@ class Jobs:
         that is begun again without this needs none from then on. Raises `ApiError` and `StoreError`.
         """
         begin = partial(self.store.begin_read, owner, key, request, documents, attended)
-        job = await asyncio.to_thread(begin)
+        job = await self._begin(begin, attended)
         while (abandoned := self._abandoned.get(job.id)) or job.state not in (*UNFINISHED, "done"):
             if abandoned:  # its last listener left at this moment
                 await asyncio.wait({abandoned})
-            job = await asyncio.to_thread(begin)
+            job = await self._begin(begin, attended)
         if not attended:
             was_attended, job = job.attended, replace(job, attended=False)
             if running := self._running.get(job.id):
                 running.attended = False
             elif was_attended and job.state == "running":  # its client left before it listened
                 self._start(job)
-            self._queued.set()
+            self._changed.set()
         return job
+
+    async def _begin(self, begin: Callable[[], Job], attended: bool) -> Job:
+        """Begin a read. An attended one whose client leaves meanwhile is cancelled once it is stored."""
+
+        def abandon(begun: asyncio.Future[Job]) -> None:
+            if attended and not begun.cancelled() and not begun.exception():
+                job = begun.result()
+                if job.id not in self._running and job.id not in self._listeners:
+                    self._abandon(job)
+
+        begun = asyncio.ensure_future(asyncio.to_thread(begin))
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            begun.add_done_callback(abandon)
+            raise
 
     async def resume(self, job: Job) -> bool:
         """Queue a read that failed or was cancelled; False for any other."""
         queued = await asyncio.to_thread(self.store.requeue, job.id)
-        self._queued.set()
+        self._changed.set()
         return queued
 
     async def cancel(self, job: Job) -> None:
@@ -108,6 +142,15 @@ class Jobs:
         if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
             await self._stop(job.id)
             self._end(job.id, "cancelled")
+
+    async def forget(self, job: Job) -> None:
+        """Delete a read, now or as soon as the store can: a client that asks again wants another answer."""
+        delete = partial(self.store.delete_read, job.id, durable=False)
+        try:
+            await asyncio.to_thread(delete)
+        except StoreError:
+            self._abandoned[job.id] = task = asyncio.create_task(_store(delete))
+            task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
 
     def progress(self, job: Job) -> Progress | None:
         """The progress of a read, if it is running here."""
@@ -193,15 +236,15 @@ class Jobs:
         task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
 
     async def _work(self) -> None:
+        """Start the reads of the queue. There is one that does, however many run."""
         while True:
-            self._queued.clear()
-            job = await _store(self.store.claim)
+            self._changed.clear()
+            job = await _store(partial(self.store.claim, self.engine.model.calls))
             if job is None:
-                await self._queued.wait()
+                await self._changed.wait()
                 continue
-            self._queued.set()  # there may be more
             await self._stop(job.id)  # if it was cancelled a moment ago
-            await asyncio.wait({self._start(job)})
+            self._start(job)
 
     def _start(self, job: Job) -> asyncio.Task[None]:
         task = asyncio.create_task(self._run(job))
@@ -212,6 +255,7 @@ class Jobs:
             self.metrics.running.dec()
             if self._running.get(job.id) is running:
                 del self._running[job.id]
+            self._changed.set()
 
         task.add_done_callback(end)
         return task
@@ -226,7 +270,8 @@ class Jobs:
         running = self._running[job.id]
         state: State = "failed"
         try:
-            outcome = await self._read(job)
+            async with self.places.take(job.owner):
+                outcome = await self._read(job)
             state = "done"
         except Exception as error:  # noqa: BLE001 the boundary
             if not isinstance(error, MemAgentError):
@@ -262,7 +307,7 @@ class Jobs:
         read = self._running[job.id].read = Read(
             job.request["problem"],
             await asyncio.to_thread(self.store.document_of, job),
-            Counted(self.engine, self.metrics),
+            Counted(self.engine_of(job.owner), self.metrics),
             self.settings_of(job),
             trace=self.store.journal_of(job),
             resume=resume,
@@ -281,11 +326,13 @@ class Jobs:
 
 async def _store(change: Callable[[], Stored]) -> Stored:
     """Change the store in a thread. While that cannot be, say so and try again: no read may be lost."""
+    level = logging.ERROR
     while True:
         try:
             return await asyncio.to_thread(change)
         except StoreError as error:
-            _log.error("the reads cannot be stored: %s; trying again", error)
+            _log.log(level, "the reads cannot be stored: %s; trying again", error)
+            level = logging.INFO  # once is enough
             await asyncio.sleep(_PAUSE_SECONDS)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,17 +13,20 @@ from urllib.parse import urlsplit
 from memagent.errors import SettingsError, reason
 
 _MIN_KEY_CHARACTERS = 16
+_MOST_OPEN_FILES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The limits of a server.
 
-    `body_bytes` is the largest request, `upload_bytes` the largest file, `stored_bytes` the most that one key
-    may have on the disk. `requests` is the most requests of one key at a time, `reads` its most unfinished
-    reads. A silent stream sends something every `keep_alive_seconds`. `stop_seconds` is how long open
-    requests have to finish at shutdown. `context_tokens` is the window that clients are told, by which some
-    shorten their chats. `origins` are those of other web pages that may use the server.
+    `body_bytes` is the largest request, and `held_bytes` the most that all have in memory, half of it for one
+    key. `upload_bytes` is the largest file, `stored_bytes` the most that one key may have on the disk.
+    `requests` is the most requests of one key at a time, `reads` its most unfinished reads. A silent stream
+    sends something every `keep_alive_seconds`. `stop_seconds` is how long open requests have to finish at
+    shutdown. There are at most so many `sessions` of MCP, and one in which nothing is asked for
+    `session_seconds` ends. `context_tokens` is the window that clients are told, by which some shorten their
+    chats. `origins` are those of other web pages that may use the server.
     """
 
     body_bytes: int = 16 * 2**20
@@ -31,8 +36,25 @@ class Limits:
     reads: int = 10_000
     keep_alive_seconds: float = 10.0
     stop_seconds: int = 5
+    sessions: int = 1000
+    session_seconds: float = 600.0
     context_tokens: int = 4_000_000  # about as many as the largest request has
     origins: tuple[str, ...] = ()
+
+    @property
+    def held_bytes(self) -> int:
+        """The most bytes of requests in memory."""
+        return 32 * self.body_bytes
+
+
+def open_files() -> int:
+    """How many files, sockets among them, this process may have open, after asking for as many as it can."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_OPEN_FILES)
+    if wanted > now:
+        with suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 @dataclass(frozen=True, slots=True)

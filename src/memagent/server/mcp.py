@@ -22,6 +22,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
+from starlette.applications import Starlette
 
 from memagent.concurrency import drain
 from memagent.errors import MemAgentError, SettingsError
@@ -87,9 +88,16 @@ async def serve(
             if listener is None:
                 await server.run_stdio_async()
             else:
-                app = server.streamable_http_app(host=listener.getsockname()[0])
+                app = create_http_app(server, listener.getsockname()[0], limits)
                 app.add_middleware(Gate, keys=keys, limits=limits, metrics=metrics)
                 await make_server(app, limits).serve(sockets=[listener])
+
+
+def create_http_app(server: MCPServer[Any], host: str, limits: Limits) -> Starlette:
+    """The app that serves over HTTP; sessions that clients have left without a word end after a while."""
+    return server.streamable_http_app(
+        host=host, session_idle_timeout=limits.session_seconds, max_sessions=limits.sessions
+    )
 
 
 def create_mcp(desk: Desk) -> MCPServer[Any]:

@@ -15,6 +15,7 @@ from pydantic import StringConstraints
 from memagent.concurrency import in_thread
 from memagent.documents.tokens import fewest_tokens
 from memagent.notebooks.additions import check_memory
+from memagent.server.bodies import ParsingRoute
 from memagent.server.database import Job, StoredFile
 from memagent.server.documents import Content, clean_name, encode_text
 from memagent.server.errors import ApiError, not_found
@@ -27,7 +28,7 @@ from memagent.types import ESTIMATE
 _MAX_EVENTS = 10**12
 
 files = APIRouter(prefix="/v1/files", tags=["files"])
-reads = APIRouter(prefix="/v1/reads", tags=["reads"])
+reads = APIRouter(prefix="/v1/reads", tags=["reads"], route_class=ParsingRoute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ async def _find_client(request: Request) -> Client:
 _Client = Annotated[Client, Depends(_find_client)]
 _Id = Annotated[str, StringConstraints(max_length=200)]
 _Limit = Annotated[int, Query(ge=1, le=10_000)]
+_FewerLimit = Annotated[int, Query(ge=1, le=1000)]
 _Order = Literal["asc", "desc"]
 
 
@@ -69,7 +71,7 @@ async def add_file(
     client: _Client, file: UploadFile, purpose: Annotated[Text, Form(max_length=100)] = "user_data"
 ) -> dict[str, Any]:
     """Store a file, for use in chats and reads."""
-    await to_thread(_check_room, client)
+    await to_thread(client.jobs.store.check_room, client.owner, client.limits.stored_bytes)
     owner, name, add = client.owner, clean_name(file.filename), client.jobs.store.add_file
     return _describe_file(await to_thread(add, owner, name, purpose, file.file))
 
@@ -119,7 +121,7 @@ async def start_read(body: ReadRequest, client: _Client) -> dict[str, Any]:
 
 @reads.get("")
 async def list_reads(
-    client: _Client, limit: _Limit = 20, after: _Id | None = None, order: _Order = "desc"
+    client: _Client, limit: _FewerLimit = 20, after: _Id | None = None, order: _Order = "desc"
 ) -> dict[str, Any]:
     """The reads, newest first, without their results."""
     behind = (await _find_read(after, client)).number if after else None
@@ -233,16 +235,8 @@ def _check(client: Client, body: ReadRequest) -> list[tuple[str, Content]]:
     if jobs.store.count_unfinished(client.owner) >= most:
         wait = {"Retry-After": "60"}
         raise ApiError(429, f"{most} reads are unfinished already", "too_many_reads", headers=wait)
-    _check_room(client)
+    jobs.store.check_room(client.owner, client.limits.stored_bytes)
     return documents
-
-
-def _check_room(client: Client) -> None:
-    """Raise `ApiError` if an owner has used up the space on the disk. Blocks."""
-    most = client.limits.stored_bytes
-    if client.jobs.store.stored_bytes(client.owner) >= most:
-        said = f"files and reads have reached the limit of {most:,} bytes: delete some"
-        raise ApiError(429, said, "storage_full")
 
 
 def _make_page(items: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:

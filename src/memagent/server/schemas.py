@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from memagent.errors import SettingsError
 from memagent.reading.sources import Statement
 from memagent.settings import ReadSettings, Seed
 
 _MAX_NUMBER = 100_000_000
+_MAX_FILES = 1000  # of one read: each takes milliseconds to look at
+_MAX_LEVELS, _MAX_SIZE = 32, 200_000  # of a parameter; a schema has two levels to one of what it describes
 _TEXTS = {"text", "input_text", "refusal"}  # types of parts
 
 
@@ -26,8 +28,19 @@ def _check_encodable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_check_encodable)]
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 Tokens = Annotated[int, Field(gt=0, le=_MAX_NUMBER)]
+Candidates = Annotated[int, Field(ge=0, le=20)]  # per token; OpenAI's own limit
 Item = TypeVar("Item")
 Items = Annotated[list[Item], Field(fail_fast=True)]  # or a request of a few MB has a million errors
+
+
+def _measure(value: Any) -> tuple[int, int]:
+    """How many levels a JSON value has, and about how many characters."""
+    if not isinstance(value, dict | list):
+        return 0, len(str(value))
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    measures = [_measure(part) for part in parts]
+    levels, sizes = zip(*measures, strict=True) if measures else ((0,), (0,))
+    return 1 + max(levels), 2 * len(parts) + sum(sizes)
 
 
 class ReadOptions(BaseModel):
@@ -83,7 +96,7 @@ class ReadRequest(ReadOptions):
     document: Text | None = Field(default=None, description="a text to read")
     files: Items[Text] = Field(
         default=[],
-        max_length=10_000,
+        max_length=_MAX_FILES,
         description="ids of files to read after the document; an earlier read's id stands for its documents",
     )
     memory: Text = Field(default="", description="the memory to start from")
@@ -149,7 +162,10 @@ class Turn(_Open):
 
 
 class ChatRequest(_Open):
-    """OpenAI's chat completion. Parameters that are not named here go to the model unchanged."""
+    """OpenAI's chat completion. Parameters that are not named here go to the model unchanged.
+
+    What would keep a model busy far beyond its reply is refused: others wait for it.
+    """
 
     model: str = Field(max_length=1000)
     messages: Items[Turn] = Field(min_length=1)
@@ -163,10 +179,25 @@ class ChatRequest(_Open):
     stop: str | Items[str] | None = None
     n: int | None = Field(default=None, ge=1, le=128)
     logprobs: bool | None = None
+    top_logprobs: Candidates | None = None
+    n_probs: Candidates | None = None  # llama.cpp's name for it
+    prompt_logprobs: Candidates | None = None  # vLLM's, for each token of the prompt
+    ignore_eos: Literal[False] | None = None
     tools: Items[dict[str, JsonValue]] | None = None
     tool_choice: str | dict[str, JsonValue] | None = None
     response_format: dict[str, JsonValue] | None = None
     memagent: ChatOptions | None = None
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        if sum(len(turn.files) for turn in self.messages) > _MAX_FILES:
+            raise ValueError(f"messages have more than {_MAX_FILES:,} files")
+        for name, value in {**self.__dict__, **(self.model_extra or {})}.items():
+            levels, size = (0, 0) if name in ("messages", "memagent") else _measure(value)
+            if levels > _MAX_LEVELS or size > _MAX_SIZE:
+                limit = f"{_MAX_LEVELS} levels" if levels > _MAX_LEVELS else f"{_MAX_SIZE:,} characters"
+                raise ValueError(f"{name} has more than {limit}, the most that is passed to the model")
+        return self
 
     @property
     def beginning(self) -> str:

@@ -21,13 +21,13 @@ from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
 from memagent.server.database import Database, Job, StoredFile, make_job, set_aside
 from memagent.server.documents import Content, Kept, keep, open_kept, suffix_of
-from memagent.server.errors import not_found, storing
+from memagent.server.errors import ApiError, not_found, storing
 from memagent.server.schemas import State
-from memagent.storage import write_in_place
+from memagent.storage import sync_file, write_in_place
 
 _BRIEF_READS = (
     "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome, key, attended"
-    " FROM reads"
+    " FROM reads WHERE key IS NULL AND"
 )
 _MAX_KEPT = 500  # reads with a key that an owner may have before the oldest that have ended are deleted
 _MAX_AGE_SECONDS = 7 * 24 * 3600.0  # an interrupted read that nobody listens to is kept for a week
@@ -96,10 +96,21 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def stored_bytes(self, owner: str) -> int:
-        """How many bytes an owner has on the disk, without journals."""
+    def check_room(self, owner: str, most_bytes: int) -> None:
+        """Raise `ApiError` if an owner has used up the space on the disk, without journals.
+
+        Chats that nobody listens to any more make room, the oldest first.
+        """
         query = "SELECT bytes FROM files WHERE owner = ? UNION ALL SELECT bytes FROM reads WHERE owner = ?"
-        return sum(row["bytes"] for row in self._run(query, owner, owner))
+        while sum(row["bytes"] for row in self._run(query, owner, owner)) >= most_bytes:
+            oldest = self._run(
+                "SELECT id FROM reads WHERE owner = ? AND key IS NOT NULL"
+                " AND state NOT IN ('queued', 'running') ORDER BY number LIMIT 1", owner,
+            )  # fmt: skip
+            if not oldest:
+                said = f"files and reads have reached the limit of {most_bytes:,} bytes: delete some"
+                raise ApiError(429, said, "storage_full")
+            self.delete_read(oldest[0]["id"])
 
     # Files
 
@@ -125,7 +136,7 @@ class Store:
 
     def files(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[StoredFile]:
         """The files of an owner, ordered by number, from the one after number `after`."""
-        return [StoredFile(**row) for row in self._page("* FROM files", owner, limit, after, ascending)]
+        return [StoredFile(**row) for row in self._page("* FROM files WHERE", owner, limit, after, ascending)]
 
     def path_of(self, file: StoredFile) -> Path:
         """Where the bytes of a file are."""
@@ -166,13 +177,15 @@ class Store:
             ]
             for left in self._chats.glob(f"{key}-*.jsonl"):
                 left.replace(folder / _JOURNAL)
+            sync_file(folder)  # links to what is kept already
+            asked = json.dumps({**request, "documents": names})
             size = sum((folder / place).stat().st_size for place, _ in names if not Path(place).is_absolute())
             rows = self._run(
                 "INSERT INTO reads (id, owner, state, created, started, bytes, request, key, attended)"
                 " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"
                 " (SELECT 1 FROM reads WHERE owner = ? AND key = ?) RETURNING *",
-                folder.name, owner, _first_state(attended), now, now if attended else None, size,
-                json.dumps({**request, "documents": names}), key, attended, owner, key,
+                folder.name, owner, _first_state(attended), now, now if attended else None,
+                size + len(asked), asked, key, attended, owner, key,
             )  # fmt: skip
         if rows:
             return make_job(rows[0])
@@ -215,7 +228,7 @@ class Store:
         return [(file.name, Kept(self.path_of(file)))]
 
     def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
-        """The reads of an owner as `files` has them, without their outcomes, which are large."""
+        """The reads of an owner as `files` has them, besides chats, and without their large outcomes."""
         return [make_job(row) for row in self._page(_BRIEF_READS, owner, limit, after, ascending)]
 
     def count_unfinished(self, owner: str) -> int:
@@ -223,11 +236,19 @@ class Store:
         query = "SELECT count(*) AS n FROM reads WHERE owner = ? AND state IN ('queued', 'running')"
         return int(self._run(query, owner)[0]["n"])
 
-    def claim(self) -> Job | None:
-        """Take the oldest read in the queue and mark it as running."""
-        oldest = "(SELECT number FROM reads WHERE state = 'queued' ORDER BY number LIMIT 1)"
-        change = "UPDATE reads SET state = 'running', started = coalesce(started, ?)"
-        rows = self._run(f"{change} WHERE number = {oldest} RETURNING *", time.time())
+    def claim(self, most: int) -> Job | None:
+        """Mark the oldest read in the queue as running, unless `most` that were queued are.
+
+        One of an owner of whom none is running is taken all the same, and before those of others.
+        """
+        rows = self._run(
+            "WITH running AS (SELECT owner, count(*) AS reads FROM reads"
+            " WHERE state = 'running' AND NOT attended GROUP BY owner)"
+            " UPDATE reads SET state = 'running', started = coalesce(started, ?) WHERE number ="
+            " (SELECT number FROM reads LEFT JOIN running USING (owner) WHERE state = 'queued'"
+            " AND (running.reads IS NULL OR (SELECT sum(reads) FROM running) < ?)"
+            " ORDER BY coalesce(running.reads, 0), number LIMIT 1) RETURNING *", time.time(), most,
+        )  # fmt: skip
         return make_job(rows[0]) if rows else None
 
     def end(
@@ -274,7 +295,7 @@ class Store:
         self, selected: str, owner: str, limit: int, after: int | None, ascending: bool
     ) -> list[sqlite3.Row]:
         order, behind, first = ("ASC", ">", 0) if ascending else ("DESC", "<", _MAX_NUMBER)
-        query = f"SELECT {selected} WHERE owner = ? AND number {behind} ? ORDER BY number {order} LIMIT ?"
+        query = f"SELECT {selected} owner = ? AND number {behind} ? ORDER BY number {order} LIMIT ?"
         return self._run(query, owner, first if after is None else after, limit)
 
 

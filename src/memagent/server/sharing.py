@@ -1,0 +1,91 @@
+"""The engine as one key of several uses it: by turns, and without hearing what another has asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from memagent.concurrency import Turns
+from memagent.engines.forwarding import Forwarded, Forwards
+from memagent.engines.wrappers import Wrapper
+from memagent.errors import EngineError
+from memagent.types import Completion, Engine, Message, Sampling, Usage
+
+# What OpenAI's own replies have besides tokens found in a cache. Servers add times, too, which tell the same.
+_FIELDS = {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "error"}
+_USAGE = {"prompt_tokens", "completion_tokens", "total_tokens", "completion_tokens_details"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How keys share an engine: its calls by turns and, if it is `private`, no key hears what was cached.
+
+    What another key has asked lately is in the engine's cache, so that count would tell it.
+    """
+
+    turns: Turns
+    private: bool = False
+
+
+class SharedEngine(Wrapper):
+    """The engine as one key uses it."""
+
+    def __init__(self, engine: Engine, key: str, sharing: Sharing) -> None:
+        super().__init__(engine)
+        self._key, self._sharing = key, sharing
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Complete the chat in its turn."""
+        async with self._sharing.turns.take(self._key):
+            try:
+                completion = await super().complete(messages, sampling)
+            except EngineError as error:
+                error.usage = error.usage and self._without_cached(error.usage)
+                raise
+        return replace(completion, usage=self._without_cached(completion.usage))
+
+    @asynccontextmanager
+    async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
+        """As `Forwards.forward`, in its turn; the engine must be one that forwards."""
+        engine = cast(Forwards, self.engine)
+        async with self._sharing.turns.take(self._key), engine.forward(body) as forwarded:
+            if self._sharing.private:
+                forwarded = replace(forwarded, pieces=_without_cached(forwarded))
+            yield forwarded
+
+    def _without_cached(self, usage: Usage) -> Usage:
+        return replace(usage, cached_tokens=0) if self._sharing.private else usage
+
+
+async def _without_cached(forwarded: Forwarded) -> AsyncIterator[bytes]:
+    """The pieces of a reply, with no more than OpenAI's own fields."""
+    streams = "event-stream" in forwarded.media_type
+    async for piece in forwarded.pieces:
+        if streams:
+            yield b"".join(map(_strip_line, piece.splitlines(keepends=True)))
+        else:
+            yield await asyncio.to_thread(_strip, piece)
+
+
+def _strip_line(line: bytes) -> bytes:
+    if not line.startswith(b"data:"):
+        return line
+    return b"data: " + _strip(line[5:]) + line[len(line.rstrip(b"\r\n")) :]
+
+
+def _strip(data: bytes) -> bytes:
+    """Strip a completion to what OpenAI's own have; what is no JSON object, as [DONE], remains."""
+    try:
+        sent = json.loads(data)
+    except (ValueError, RecursionError):
+        return data.strip()
+    if not isinstance(sent, dict):
+        return data.strip()
+    stripped = {name: value for name, value in sent.items() if name in _FIELDS}
+    if isinstance(usage := sent.get("usage"), dict):
+        stripped["usage"] = {name: value for name, value in usage.items() if name in _USAGE}
+    return json.dumps(stripped).encode()
