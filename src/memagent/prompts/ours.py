@@ -91,7 +91,7 @@ AUTO = Prompts(
 )
 """The answer is made from passages; over a whole document, `full`'s own words are asked instead."""
 
-NOTES = replace(AUTO, workflow="notes")
+NOTES = replace(AUTO, verdict="", further="", workflow="notes")
 
 OVERWRITE = Prompts(
     update=OPENING
