@@ -147,13 +147,14 @@ class Best:
         if chunk.index > self._counted:
             count_words(chunk, self._rarity)
             self._counted = chunk.index
-        verdict = self._verdict_of(conversation)
+        verdict, given_up = self._verdict_of(conversation), 0
         before = self._judged.get(chunk.index)
         if verdict is not None and (before is None or verdict > before.verdict):
             span = conversation.span or (chunk.start, chunk.end)
             found = locate("", self._reading.problem, chunk, span, self._rarity)
             self._keep(chunk.index, Judged(verdict, _whole(chunk, span), found.sources if found else ()))
-        return replace(conversation, memory=self.memory)
+            given_up = int(not self.memory)  # it is too small for even one passage
+        return replace(conversation, memory=self.memory, given_up=given_up)
 
     def take_excerpt(self, conversation: Conversation, excerpt: Excerpt, number: int) -> Conversation:
         """Keep a passage that the read started from."""
