@@ -45,8 +45,13 @@ class SharedEngine(Wrapper):
                 completion = await super().complete(messages, sampling)
             except EngineError as error:
                 error.usage = error.usage and self._without_cached(error.usage)
+                error.unusable = tuple(map(self._without_cached, error.unusable))
                 raise
-        return replace(completion, usage=self._without_cached(completion.usage))
+        return replace(
+            completion,
+            usage=self._without_cached(completion.usage),
+            unusable=tuple(map(self._without_cached, completion.unusable)),
+        )
 
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
