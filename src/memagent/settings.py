@@ -155,13 +155,13 @@ class ReadSettings(StrictModel):
 
     workflow: str | None = _field(
         None,
-        "how to read (auto: full if the document takes at most half the window, else notes; "
+        "how to read (auto: full if the document takes at most half the window, else select; "
         "an adapter may bring its own; gated, heads, tree, reread, parallel, "
         "map_reduce, refine and overwrite are for trained or larger models)",
     )
     templates: str | None = _field(None, "a TOML file with your own prompts, or MemAgent's own memory.py")
     problem_tokens: Positive | None = _field(None, "the longest problem allowed (1024)")
-    chunk_tokens: Positive | None = _field(None, "the size of a chunk (5000; 300 for notes and auto)")
+    chunk_tokens: Positive | None = _field(None, "the size of a chunk (5000; 300 for auto, select and notes)")
     chunk_ends: Literal["natural", "exact"] = _field(
         "natural", "where a chunk ends: at a paragraph, line, sentence or word, or exactly at its size"
     )

@@ -173,7 +173,7 @@ IN_TAGS: dict[str, tuple[Shape, str]] = {
 """By name: one text whose first and last tag are a pair, and what stands around it."""
 
 PLAIN: dict[str, Shape] = {
-    **{name: filled(name) for name in TEMPLATES.keys() - IN_TAGS.keys()},
+    **{name: filled(name) for name in TEMPLATES if name not in IN_TAGS},
     "RULER, beginning of the answer": lambda text: [user(fill("RULER niah", text)), assistant("It is")],
     "question, text": lambda text: [user(f"{ASKED}?\n\n{text}")],
     "German order, text": lambda text: [user(f"Fasse die Mail zusammen: {ASKED}.\n\n{text}")],

@@ -16,6 +16,9 @@ from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.settings import Options, ReadSettings
 from memagent.types import Chunk, Conversation, Model
 
+ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel and reread)"
+"""What the setting `rounds` is, for workflows that have it."""
+
 _Task = asyncio.Task[list[Conversation]]
 ReadChunk = Callable[[Chunk, str], Conversations]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""

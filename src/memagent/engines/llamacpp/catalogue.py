@@ -60,6 +60,7 @@ MODELS = {
         version="0.9.0",
         parts=6,
         hub="hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        verdicts="verdicts-qwen2.5-coder-0.5b.gguf",
     ),
     "qwen2.5-coder-1.5b": CatalogueModel(
         title="Qwen2.5-Coder-1.5B-Instruct",

@@ -31,7 +31,7 @@ from memagent.prompts import (
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
-from memagent.reading.workflow import Workflow, in_turn
+from memagent.reading.workflow import ROUNDS, Workflow, in_turn
 from memagent.settings import Options, Positive
 from memagent.types import Conversation, Message
 
@@ -68,7 +68,7 @@ _QUESTION_TOKENS = 64
 class Rounds(Options):
     """How often a document is read."""
 
-    rounds: Positive = Field(default=3, description="maximum passes of parallel and reread")
+    rounds: Positive = Field(default=3, description=ROUNDS)
 
 
 async def reread(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:

@@ -28,7 +28,7 @@ from memagent.reading.locating import count_words, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import ROUNDS, Workflow
 from memagent.reading.workflows import notes
 from memagent.reading.workflows.evidence import Citations
 from memagent.settings import Options, Positive
@@ -41,9 +41,7 @@ MAX_SHOWN = 4
 """How many chunks the answer is made from at most."""
 
 _AS_GOOD = 1.5  # log-odds below the best verdict: the problem wants several
-_MIN_HELPS = (
-    0.0  # log-odds of the best verdict, below which a model that was trained for them has found nothing
-)
+_MIN_HELPS = 0.0  # log-odds, below which a chunk does not help by a model that was trained to judge
 
 _log = logging.getLogger("memagent")
 
@@ -51,9 +49,7 @@ _log = logging.getLogger("memagent")
 class Verdicts(Options):
     """How often chunks are judged."""
 
-    rounds: Positive = Field(
-        default=1, description="passes of auto and select; later ones know what was found"
-    )
+    rounds: Positive = Field(default=1, description=ROUNDS)
 
 
 async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
@@ -68,6 +64,8 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
     if begun[0].verdict is None:
         if reading.prompts.asks:  # else it is a forecast
             _warn_of_words(reading.model.name)
+        for conversation in begun:  # it was paid for
+            yield replace(conversation, memory=memory)
         async with aclosing(notes.notes(reading, chain([first], chunks), memory)) as conversations:
             async for conversation in conversations:
                 yield conversation
