@@ -22,6 +22,7 @@ def test_an_endpoint_is_asked_for_its_model(
     out = capsys.readouterr().out
     assert "reader-7b" in out and "8192" in out and "because the endpoint" in out
     assert "top-secret" not in out
+    assert "verdicts: none, since it tells no log-probabilities" in out
 
 
 def test_a_dead_endpoint_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

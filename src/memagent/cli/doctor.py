@@ -21,7 +21,8 @@ from memagent.engines.discovery import choose_server, look_around, should_search
 from memagent.engines.llamacpp import catalogue, hub
 from memagent.engines.llamacpp.engine import find_file, usable_window
 from memagent.engines.openai import OpenAIEngine
-from memagent.errors import MemAgentError, SettingsError, extra_hint, reason, without_secrets
+from memagent.errors import EngineError, MemAgentError, SettingsError, extra_hint, reason, without_secrets
+from memagent.reading.verdicts import log_odds
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import (
     DEFAULT_WINDOW_TOKENS,
@@ -30,8 +31,9 @@ from memagent.settings import (
     user_cache_path,
     user_config_path,
 )
-from memagent.types import ESTIMATE, Model
+from memagent.types import ESTIMATE, Engine, Message, Model, Sampling
 
+_TRIAL = "Text: The tide is in.\n\nDoes the text say anything? Reply Yes or No."
 _PACKAGES = {
     "the base": ("httpx2", "xllamacpp", "gguf", "pydantic"),
     "[formats]": ("mammoth", "openpyxl", "python-pptx", "striprtf"),
@@ -52,7 +54,8 @@ _PACKAGES = {
 def command(settings: Settings) -> int:
     """Say what is installed, which model a read would use and why, and what is wrong.
 
-    It asks an endpoint for its models, but loads no model. The exit code is 2 if `ask` could not start.
+    It asks an endpoint for its models and for one word, but loads no model itself. The exit code is 2 if
+    `ask` could not start.
     """
     say(f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
     for group, names in _PACKAGES.items():
@@ -103,6 +106,7 @@ async def _findings(settings: Settings) -> list[str]:
         async with open_engine(engine) as opened:
             model = opened.model
             served = await opened.list_models() if isinstance(opened, OpenAIEngine) else {}
+            verdicts = await _try_verdict(opened)
         # Some servers accept any name, or short ones, so an unlisted name is not an error.
         unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
         place = without_secrets(engine.base_url or "the OpenAI default")
@@ -110,13 +114,25 @@ async def _findings(settings: Settings) -> list[str]:
     else:
         model = _local_model(choice.engine, engine, adapter)
         lines += [f"model: {model.name}", *([f"adapter: {adapter.path}"] if adapter else [])]
+        verdicts = "with an adapter that was trained for them" if model.judges else "by log-probabilities"
     name, workflow = choose_workflow(settings.read, model.trained)
     budgets = workflow.budgets(settings.read, model).in_force
     window = f"{model.window_tokens} tokens" if model.window_tokens else "unknown, the endpoint does not say"
     counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
     parts = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in budgets.items())
-    lines += [f"window: {window}; tokens are {counted}", f"workflow: {name}", f"budgets in tokens: {parts}"]
-    return lines
+    lines += [f"window: {window}; tokens are {counted}", f"workflow: {name}"]
+    return [*lines, f"verdicts: {verdicts}", f"budgets in tokens: {parts}"]
+
+
+async def _try_verdict(engine: Engine) -> str:
+    """Whether an endpoint tells how likely the words of a verdict are: it is asked for one."""
+    try:
+        told = await engine.complete((Message("user", _TRIAL),), Sampling(1, verdict=True, thinking=False))
+    except EngineError as error:
+        return f"unknown ({error})"
+    if log_odds(told.alternatives) is None:
+        return "none, since it tells no log-probabilities: auto takes notes on every chunk"
+    return "by log-probabilities"
 
 
 async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettings]:
@@ -146,4 +162,5 @@ def _local_model(kind: str, engine: EngineSettings, adapter: Adapter | None) -> 
             raise SettingsError(f"{engine.model} is not in the cache yet: ask fetches it")
         path = find_file(engine.model)
         name, window = str(path), usable_window(path, engine.window_tokens)
-    return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter))
+    judges = kind == "llamacpp" and not adapter and catalogue.find_verdicts(Path(name)) is not None
+    return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter), judges=judges)
