@@ -298,7 +298,7 @@ class Model:
     chunks, or is `ESTIMATE`. `window_tokens` is the most that a prompt and its completion have together, if
     known; `calls` how many calls the engine takes at once; `chat_tokens` the most that the chat template adds
     to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model, `judges`
-    whether it was trained to give verdicts, so that their sign can be relied on.
+    whether it was trained to give verdicts, so that what they mean is known.
     """
 
     name: str

@@ -84,9 +84,9 @@ def test_the_answer_is_made_from_the_best_and_what_is_nearly_as_good() -> None:
 
 
 def test_nothing_is_answered_where_a_trained_model_says_that_nothing_helps() -> None:
-    result, conversations = read(reader(verdict=lambda *_: -0.5))
+    result, conversations = read(reader(verdict=lambda *_: -2.0))
     assert (result.found, {it.kind for it in conversations}) == (False, {"update"})
-    result, conversations = read(reader(judges=False, verdict=lambda *_: -0.5))
+    result, conversations = read(reader(judges=False, verdict=lambda *_: -2.0))
     assert conversations[-1].kind == "answer"  # only the order of its verdicts can be relied on
     assert conversations[-1].doubtful == result.doubtful
 

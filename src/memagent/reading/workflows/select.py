@@ -41,7 +41,7 @@ MAX_SHOWN = 4
 """How many chunks the answer is made from at most."""
 
 _AS_GOOD = 1.5  # log-odds below the best verdict: the problem wants several
-_MIN_HELPS = 0.0  # log-odds, below which a chunk does not help by a model that was trained to judge
+_MIN_HELPS = -1.2  # log-odds, below which a chunk does not help by a model that was trained to judge
 
 _log = logging.getLogger("memagent")
 
