@@ -67,7 +67,7 @@ def test_it_reads_and_resumes_with_its_own_settings(installed: Path) -> None:
 
 
 def test_it_stands_in_the_help_and_is_checked_as_ours_are(installed: Path) -> None:
-    told = " ".join(memagent(installed, "ask", "--help").stdout.split())
+    told = " ".join(memagent(installed, "ask", "--help-all").stdout.split())
     assert "--every N which chunks skim reads: every 2nd, every 3rd ... (2)" in told
     assert "skim" in told and "parrot" in told
     wrong = memagent(installed, "ask", "Which?", "skim.py", "--every", "0")
@@ -94,7 +94,7 @@ def test_one_that_is_none_or_ends_the_program_is_left_out_with_a_warning(
     code: str, why: str, installed: Path
 ) -> None:
     (installed / "skim.py").write_text(code, "utf-8")
-    done = memagent(installed, "ask", "--help")
+    done = memagent(installed, "ask", "--help-all")
     assert f"skim of the package skim cannot be loaded ({why})" in " ".join(done.stderr.split())
     assert done.returncode == 0 and "evidence" in done.stdout
 

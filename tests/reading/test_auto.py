@@ -55,11 +55,12 @@ def test_a_document_that_fits_is_read_in_one_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window_tokens", [NARROW, HALF_TOO_NARROW])
-def test_one_of_more_than_half_the_window_is_read_as_by_notes(window_tokens: int) -> None:
+def test_one_of_more_than_half_the_window_is_read_as_by_notes_without_probabilities(window_tokens: int) -> None:
     assert read(HALF_TOO_NARROW, workflow="full")[0].answer == "It stands in Oslo.", "it would fit"
     result, made = read(window_tokens)
     _, noted = read(window_tokens, workflow="notes")
-    assert [(it.kind, it.memory) for it in made] == [(it.kind, it.memory) for it in noted]
+    assert [(it.kind, it.memory) for it in made[1:]] == [(it.kind, it.memory) for it in noted]
+    assert made[0].verdict is None, "the engine tells no log-probabilities"
     assert result.answer == "It stands in Oslo." and TOLD in result.memory
 
 
@@ -72,7 +73,7 @@ def test_progress_counts_the_chunks_that_were_noted_not_those_handed_out(workflo
         read = Read(PROBLEM, text_document(DOCUMENT), engine, settings)
         return [(it.chunk_index, read.progress.chunks) async for it in read if it.kind == "update"]
 
-    counts = asyncio.run(told())
+    counts = asyncio.run(told())[workflow == "auto" :]  # without the verdict that it asks for in vain
     assert len(counts) > 5 and counts == [(index, index + 1) for index in range(len(counts))]
 
 

@@ -75,7 +75,9 @@ def read(
 
 def shown(engine: FunctionEngine) -> list[str]:
     """The chunks that were shown."""
-    found = (re.search(r"<(chunk|text)-\w+>\n(.*?)\n</\1", it, re.DOTALL) for it in engine.prompts)
+    asked = zip(engine.prompts, engine.samplings, strict=True)
+    noted = (prompt for prompt, sampling in asked if not sampling.verdict)
+    found = (re.search(r"<(chunk|text)-\w+>\n(.*?)\n</\1", it, re.DOTALL) for it in noted)
     return [it[2].strip() for it in found if it]
 
 

@@ -68,7 +68,7 @@ def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
 
 @pytest.mark.parametrize("workflow", workflows())
 def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
-    room = 30 if workflow == "notes" else 6  # for whole sentences with their places
+    room = 30 if workflow in ("notes", "select") else 6  # for whole sentences with their places
     chosen = SETTINGS.replace(workflow=workflow, memory_tokens=room)
     made = groups(sampler(), settings=chosen)
     assert [group.example for group in made] == EXAMPLES

@@ -41,9 +41,9 @@ def windows(text: str, span: Span, weights: Mapping[str, float], most: int) -> l
         if len(chosen) < most and all(last <= one or other <= first for one, other in chosen):
             chosen.append((first, last))
     chosen.sort()
-    borders = [start, *(first for first, _ in chosen[1:]), end]
+    ends = [*(first for first, _ in chosen), end][1:]
     made: list[Span] = []
-    for cluster, high in zip(chosen, borders[1:], strict=True):
+    for cluster, high in zip(chosen, ends, strict=True):
         made.append(_widen(text, cluster, (made[-1][1] if made else start, high)))
     return made
 
