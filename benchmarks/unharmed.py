@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
-    prompts = GATED.for_document("corpus")
+    prompts = GATED
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for kind, path, text in texts(given.folders):
         counts[kind]["files"] += 1

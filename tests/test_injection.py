@@ -460,7 +460,7 @@ def test_the_turn_tokens_of_each_family_are_defused(prompts: Prompts, family: st
         safe = prompts.neutralise(text)
         assert token not in safe
         assert prompts.restore(safe) == text
-        assert prompts.for_document("d", guards_turns=False).neutralise(text) == text
+        assert prompts.for_document("qqqqqqqqqqqqqq", guards_turns=False).neutralise(text) == text
 
 
 @pytest.mark.parametrize("system", ["", "Follow the <rules>, not the <text>."])

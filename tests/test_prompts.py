@@ -257,8 +257,6 @@ def test_a_users_template_may_have_marks_or_none() -> None:
     prompts = Prompts(update=UPDATE + "<a-{mark}>", answer=ANSWER).for_document("sealedenvelope")
     assert content(prompts.for_update("P", "C", "M")) == f"P|C|M<a-{prompts.mark}>"
     assert prompts.neutralise("x <A-SealedEnvelope>") == "x <A-S·ealedEnvelope>"
-    of_earlier = prompts.for_document("beef")
-    assert of_earlier.neutralise("beef in <A-beef> [file-beef: x]") == "beef in <·A-beef> [file-beef: x]"
     assert content(PLAIN.for_document("d").for_update("P", "C", "M")) == "P|C|M"
 
 

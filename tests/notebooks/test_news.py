@@ -17,8 +17,6 @@ from memagent.notebooks import Addition, Notebook, Notebooks
 TEXT = "The red key hangs in the hall.\n"
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=60, memory_tokens=40, answer_tokens=40)
 LONG_AGO = 1_500_000_000
-EARLIER = Path(__file__).parent / "data" / "version.json"
-"""A version that an earlier memagent wrote, which kept no times of files."""
 
 
 def add(notebook: Notebook, path: Path) -> Addition:
@@ -44,15 +42,6 @@ def file(tmp_path: Path) -> Path:
     path.write_text(TEXT)
     os.utime(path, (LONG_AGO, LONG_AGO))
     return path
-
-
-def test_a_version_of_an_earlier_memagent_is_read_and_knows_its_files(file: Path, tmp_path: Path) -> None:
-    notebook = Notebook.new("keys", "Keep where keys are.", Notebooks(tmp_path / "notebooks"))
-    change(tmp_path / "notebooks", EARLIER.read_text())
-    assert notebook.version().memory == TEXT.strip()
-    assert add(notebook, file).known == (str(file),)
-    file.write_text("The blue key is lost.\n")
-    assert add(notebook, file).known == ()
 
 
 def test_a_file_in_the_state_in_which_it_was_read_is_not_read_again(

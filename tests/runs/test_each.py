@@ -28,14 +28,13 @@ from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending, SpendingLimit
 from memagent.errors import DocumentError, SpendingLimitError
 from memagent.runs.each import Survey, read_each
-from memagent.runs.files import FileRow, Seen, find_seen, open_record, recall, see
+from memagent.runs.files import FileRow
 from memagent.storage import Log
 from memagent.types import Completion, Sampling, Spent, Usage
 from server import Fault, Server, lasting_fault, read_facts
 
 READ = Settings(read=ReadSettings(workflow="gated", chunk_tokens=50, memory_tokens=40, answer_tokens=40))
 LONG_AGO = 1_000_000_000
-EARLIER = Path(__file__).parent / "data" / "record.jsonl"
 """A record that an earlier memagent wrote."""
 
 
@@ -193,20 +192,6 @@ def test_a_file_that_was_just_written_is_compared_by_what_it_holds(tmp_path: Pat
     assert [line["seen"]["mtime_ns"] for line in lines if "seen" in line] == [0]
     engine = reader()
     assert run(survey(tmp_path / "docs"), engine)["a.txt"].kept and engine.prompts == []
-
-
-def test_the_record_of_an_earlier_memagent_is_read(tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in EARLIER.read_text().splitlines()]
-    (tmp_path / "record.jsonl").write_bytes(EARLIER.read_bytes())
-    with open_record(tmp_path) as record:
-        state = (31, 1_500_000_000_000_000_000, 1_795_684_461_307_505_119)
-        assert find_seen(record, "docs/a.txt") == Seen(*state, lines[1]["seen"]["content"])
-        blank = find_seen(record, "docs/b.txt")
-        assert blank and blank.error == "docs/b.txt has no text"
-        row = recall(record.get(lines[1]["key"])["row"], "docs/a.txt")
-        assert (row.answer, row.spent.calls, row.spent.prompt_tokens) == ("in the hall", 2, 186)
-        see(record, "docs/b.txt", Seen(*state, error="no text"))
-    assert table(tmp_path / "record.jsonl")[-1]["seen"].keys() == lines[1]["seen"].keys()
 
 
 def test_other_questions_and_settings_are_answered_anew_and_the_old_ones_kept(folder: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, closing
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -103,31 +100,3 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 def facts() -> Callable[..., ScriptedEngine]:
     """Make engines that read facts."""
     return facts_engine
-
-
-@pytest.fixture
-def restore() -> Callable[..., None]:
-    """Make the folder of a server before reads had keys, as a kill left it, but for its documents."""
-
-    def make(name: str, folder: Path, **replaced: str) -> None:
-        data = Path(__file__).parent / "data" / name
-        shutil.copytree(data, folder)
-        script = (folder / "server.sql").read_text()
-        for old, new in replaced.items():
-            script = script.replace(old, new)
-        with closing(sqlite3.connect(folder / "server.sqlite")) as database:
-            database.executescript(script)
-
-    return make
-
-
-@pytest.fixture
-def keys_in() -> Callable[[Path], dict[str, str]]:
-    """Find the keys of the reads in a server's folder, by their problems."""
-
-    def find(folder: Path) -> dict[str, str]:
-        with closing(sqlite3.connect(folder / "server.sqlite")) as database:
-            return {json.loads(request)["problem"]: key for request, key in
-                    database.execute("SELECT request, key FROM reads")}  # fmt: skip
-
-    return find

@@ -260,41 +260,6 @@ def test_a_read_that_was_running_finishes_after_a_restart(
     ]
 
 
-def test_the_reads_of_an_earlier_server_are_found_and_continued(
-    home: Path, facts: Callable[..., ScriptedEngine], restore: Any, keys_in: Any
-) -> None:
-    done, running = "read-5d460c7d6a864fe10719d3bb", "read-fd10c679eee5253032169803"
-    (home / "open" / "notes.txt").write_text(facts_document(9))
-    (home / "other").mkdir()
-    (home / "other" / "open").symlink_to(home / "open")
-
-    async def ask_another() -> None:
-        async with client_of(home / "other", ScriptedEngine([], window_tokens=2000)) as client:
-            for question in ("Which facts?", "Which are they?"):
-                await refusal(client, "ask", question=question, paths=["notes.txt"])
-
-    async def run() -> None:
-        engine = HeldEngine(facts())
-        async with client_of(home, engine) as client:
-            assert (await ended(client, running))["state"] == "done"
-            paid = engine.paid
-            for question, read in (("Which facts?", done), ("Which are they?", running)):
-                told = await call(client, "ask", question=question, paths=["notes.txt"])
-                assert told["id"] == read and "FACT-8" in told["answer"]
-            assert engine.paid == paid == told["chunks"] + 1 - 2
-
-    finish(ask_another())
-    # The keys depend on the paths and on all settings, and so on the version.
-    before = {
-        "Which facts?": "51536d006f86427fd0f5020855f791d71ab022326efd3d0451ae9b4176856ecf",
-        "Which are they?": "2a8121e4aa6ff332a3a0bbca579c5f39714ada29560b53f7d5cc5aaa6bc266fb",
-    }
-    keys = keys_in(home / "other" / "data")
-    changed = {before[question]: keys[question] for question in before}
-    restore("mcp", home / "data", **changed, **{"/tmp/before/open": str(home / "open")})
-    finish(run())
-
-
 def test_a_question_asked_several_times_at_once_is_read_once(
     home: Path, facts: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

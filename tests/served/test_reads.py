@@ -6,16 +6,13 @@ import asyncio
 import base64
 import gzip
 import json
-import os
 import resource
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from facts import FactsEngine
 from files import office
 from function_engine import FunctionEngine, HeldEngine
 from memagent.engines import ScriptedEngine
@@ -538,18 +535,13 @@ def test_what_is_kept_in_a_folder_that_is_open_to_others_is_for_its_user_alone(t
 def test_only_what_a_server_has_left_is_tidied_away(tmp_path: Path) -> None:
     with Store(tmp_path):
         pass
-    names = ["files/mine", "reads/mine", "chats/mine", "mine", "chats/files-x1_abcde"]
+    names = ["files/mine", "reads/mine", "mine"]
     for name in names:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "text").touch()
-    journals = [tmp_path / "chats" / name for name in ("mine.jsonl", f"{64 * 'a'}-{8 * '0'}.jsonl")]
-    for journal in journals:
-        journal.touch()
-        os.utime(journal, (0, 0))
     with Store(tmp_path):
         pass
-    assert [name for name in names if (tmp_path / name / "text").exists()] == names[:-1]
-    assert [it.exists() for it in journals] == [True, False]
+    assert [name for name in names if (tmp_path / name / "text").exists()] == names
 
 
 def test_a_stored_limit_is_kept(serving: Any) -> None:
@@ -557,21 +549,6 @@ def test_a_stored_limit_is_kept(serving: Any) -> None:
         assert client.post("/v1/files", files={"file": ("a.txt", b"x" * 101)}).status_code == 200
         assert client.post("/v1/files", files={"file": ("b.txt", b"x")}).status_code == 429
         assert client.post("/v1/reads", json={"problem": "Q", "document": "x"}).status_code == 429
-
-
-def test_reads_of_an_earlier_version_are_continued(serving: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "earlier"
-    shutil.copytree(Path(__file__).parents[1] / "data/earlier/server", folder)
-    engine = FactsEngine()
-    with serving(engine, folder).client() as client:
-        failed, done = client.get("/v1/reads").json()["data"]
-        read = client.get(f"/v1/reads/{done['id']}").json()
-        assert read["progress"]["calls"] == read["result"]["calls"] == 4
-        assert client.post(f"/v1/reads/{failed['id']}/resume").status_code == 200
-        told = [it for name, _, it in events(client, failed["id"]) if name == "conversation"]
-        result = client.get(f"/v1/reads/{failed['id']}").json()["result"]
-    assert len(told) == result["calls"] == engine.paid + 2, "two calls are on record"
-    assert result.keys() == read["result"].keys() | {"doubtful", "given_up"} and "FACT-5" in result["answer"]
 
 
 def test_no_error_tells_a_client_the_folders_of_the_server() -> None:

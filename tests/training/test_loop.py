@@ -29,7 +29,6 @@ from memagent.training.run import (  # noqa: E402
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
-    write_tensors,
 )
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
@@ -488,19 +487,6 @@ def test_an_edited_file_does_not_continue_the_run(folder: Path) -> None:
         train(settings(folder, *own, "steps=2"), run, resume=True)
     templates.write_text(text, "utf-8")
     train(settings(folder, *own, "steps=2"), run, resume=True)
-    assert len(lines(run, "training")) == 2
-
-
-def test_a_run_of_an_older_version_resumes(folder: Path) -> None:
-    run = folder / "older"
-    train(settings(folder, "evaluation.every=0", "steps=1"), run)
-    path = newest_checkpoint(run)
-    assert path
-    state = load_checkpoint(path)
-    del state["settings"]["read"]["lookahead"], state["files"]
-    state["settings"]["copying"], state["position"]["copying_steps"] = {"steps": 0}, 0  # and with one more
-    write_tensors(path, state)
-    train(settings(folder, "evaluation.every=0", "steps=2"), run, resume=True)
     assert len(lines(run, "training")) == 2
 
 

@@ -7,7 +7,6 @@ tokenizers make about half as many tokens of 14 letters as of the 16 hex digits 
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import secrets
@@ -23,9 +22,6 @@ from memagent.storage import lock
 PUBLIC = b"the examples of training and evaluation"
 """The secret for examples: their prompts are the same on every machine."""
 
-EARLIER_MARK = "0000"
-"""Stood for a mark of an earlier version where the tokens of a prompt were counted."""
-
 _NAME = "secret"
 _BYTES = 32
 
@@ -38,11 +34,6 @@ def mark_of(fingerprint: str, secret: bytes | None = None) -> str:
     key = _secret_in(user_data_path()) if secret is None else secret
     number = int.from_bytes(hmac.digest(key, fingerprint.encode(), "sha256"))
     return "".join(ascii_lowercase[number // 26**place % 26] for place in range(MARK_LETTERS))
-
-
-def earlier_mark_of(fingerprint: str) -> str:
-    """The mark of reads that earlier versions began, whose journals do not record it."""
-    return hashlib.sha256(b"mark " + fingerprint.encode()).hexdigest()[:4]
 
 
 @cache

@@ -295,5 +295,5 @@ def _version(record: str) -> Version:
     values = unflatten(json.loads(record))
     values["spent"] = Spent(**values["spent"])
     values["portions"] = tuple(Portion(**it) for it in values["portions"])
-    values["statements"] = statements_from(values.get("statements", ()))
+    values["statements"] = statements_from(values["statements"])
     return Version(**values)

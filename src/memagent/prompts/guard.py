@@ -104,13 +104,11 @@ class Guard:
     """Dots what could pass for the structure of a prompt that uses tags of these names, and undots it.
 
     Of the tags in `names`, only closing ones count, and opening ones at the beginning of a line: `#include
-    <memory>` is code. Those in `unknowable` hardly occur in other texts, so each of them counts. So does the
-    `mark` itself, however it is spelled, but for the names of files above their texts. With `turns`, the turn
-    tokens of chat templates count too.
+    <memory>` is code. The `mark` counts however it is spelled, but for the names of files above their texts.
+    With `turns`, the turn tokens of chat templates count too.
     """
 
     names: tuple[str, ...]
-    unknowable: tuple[str, ...] = ()
     mark: str = ""
     turns: bool = True
 
@@ -166,10 +164,8 @@ class Guard:
         inside = fold(found.group()) if found else ""
         before = _BEFORE_NAME.match(inside)
         start = before.end() if before else 0
-        if not inside.startswith(self.names + self.unknowable, start):
+        if not inside.startswith(self.names, start):
             return False
-        if _is_named(inside, start, self.unknowable):
-            return True
         name = _is_named(inside, start, self.names)
         if any(slash in inside[:start] for slash in _SLASHES):
             return bool(name)

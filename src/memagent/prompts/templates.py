@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from memagent.errors import SettingsError
-from memagent.prompts.guard import MARK_LETTERS, Guard, fold
+from memagent.prompts.guard import Guard, fold
 from memagent.types import Message
 
 UNCHANGED = "UNCHANGED"
@@ -221,11 +221,8 @@ class Prompts:
 
     @cached_property
     def _guard(self) -> Guard:
-        marked = tuple(sorted(name for name in self.tags if self.mark in name))
-        others = tuple(sorted(self.tags.difference(marked)))
-        if len(self.mark) < MARK_LETTERS:  # an earlier version's: any text may have so few characters
-            return Guard(others, marked, turns=self.guards_turns)
-        return Guard(others, mark=self.mark, turns=self.guards_turns)
+        unmarked = tuple(sorted(name for name in self.tags if self.mark not in name))
+        return Guard(unmarked, self.mark, self.guards_turns)
 
     def _mark(self, template: str) -> str:
         return template.replace(f"{{{_MARK}}}", self.mark)

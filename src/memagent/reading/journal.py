@@ -82,7 +82,7 @@ class Journal(Wrapper):
                 case "reply" | "overflow":
                     self._replies[line["prompt_sha256"]].append(offset)
                 case "conversation":
-                    self._told[line["prompt_sha256"], line.get("unused", False)] += 1
+                    self._told[line["prompt_sha256"], line["unused"]] += 1
                 case "answer":
                     self.answer = line["answer"]
         if not number:  # no reply was paid for: the new read takes its place

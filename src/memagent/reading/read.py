@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memagent.documents.marks import EARLIER_MARK, earlier_mark_of
 from memagent.documents.opening import Document
 from memagent.engines.wrappers import CallLimit, Chain, Losses
 from memagent.errors import DocumentError, JournalError, SettingsError
@@ -144,7 +143,7 @@ class Read:
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         reading = await self._reading(engine)
         journal = self._journal = await asyncio.to_thread(self._open, engine)
-        if journal and journal.header:  # what it has on record decides: or no prompt would be found there
+        if journal and journal.header:  # its mark decides: or no prompt would be found there
             reading = await self._reading(engine)
         self._chain = Chain(Losses(journal or engine, self._meter.take_unusable))
         reading, last = replace(reading, engine=self._chain), None
@@ -238,16 +237,17 @@ class Read:
 
     def _open(self, engine: Engine) -> Journal | None:
         """The journal of this read, new or continued."""
-        usual, errors = self.budgets, []
+        errors = []
         for trace in self._traces:
             try:
                 journal = Journal.open(trace, engine, self._resume)
                 try:
-                    self.budgets = usual
-                    self._take_mark(journal.header)
+                    on_record = journal.header["document"] if journal.header else {}
+                    # Another installation, whose marks are others, may have begun the read.
+                    self.found.mark = on_record.get("mark", self.document.mark)
                     journal.begin(self._header())
-                    if journal.header and (titles := journal.header["document"].get("titles")):
-                        self.found.retitle(titles)
+                    if on_record:
+                        self.found.retitle(on_record["titles"])
                 except BaseException:
                     journal.close()
                     raise
@@ -257,14 +257,6 @@ class Read:
         if errors:
             raise errors[0]
         return None
-
-    def _take_mark(self, header: Mapping[str, Any] | None) -> None:
-        """Use the mark on record: another installation, or an earlier version, may have begun the read."""
-        mark = header.get("document", {}).get("mark") if header else self.document.mark
-        self.found.mark = mark or earlier_mark_of(self.document.fingerprint)
-        if not mark:  # it was shorter, so there was more room for the budgets
-            prompts = replace(self._workflow.prompts, mark=EARLIER_MARK)
-            self.budgets = replace(self._workflow, prompts=prompts).budgets(self.settings, self.engine.model)
 
     def _cite(self, provenance: Sources) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
@@ -302,6 +294,5 @@ class Read:
             **({"exit_patience": settings.exit_patience} if settings.exit_patience else {}),
             **({"screen": RULE} if settings.screen else {}),
             **self._workflow.options_in_force(settings, model),
-            "passages": {"count": values["passages"], "tokens": values["passage_tokens"]},  # as ever, by all
             "sampling": {name: values[name] for name in ("temperature", "top_p", "seed")},
         }

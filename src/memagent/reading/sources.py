@@ -248,7 +248,7 @@ def statements_from(recorded: Iterable[Mapping[str, Any]]) -> tuple[Statement, .
         Statement(
             it["text"],
             it["source"] and Source(**it["source"]),
-            tuple(Source(**near) for near in it.get("nearest", ())),  # not in earlier records
+            tuple(Source(**near) for near in it["nearest"]),
         )
         for it in recorded
     )

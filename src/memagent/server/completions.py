@@ -104,7 +104,7 @@ def cite(text: str, statements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             continue
         place = start + len(statement["text"])
         span, source = {"start_index": start, "end_index": place}, statement["source"]
-        near = statement.get("nearest", ())  # not in earlier records
+        near = statement["nearest"]
         cited.append({"text": statement["text"], **span, "source": source, "nearest": near})
         linked = [_link(source)] if source else [_link(it, f" ({NEAREST})") for it in near]
         annotations += [{"type": "url_citation", "url_citation": span | it} for it in linked]

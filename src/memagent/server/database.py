@@ -36,15 +36,8 @@ CREATE TABLE IF NOT EXISTS reads (
     outcome TEXT NOT NULL DEFAULT '{}', key TEXT, attended INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX IF NOT EXISTS reads_by_state ON reads (state, number);
+CREATE INDEX IF NOT EXISTS reads_by_key ON reads (owner, key);
 """
-_ADDED = """
-BEGIN;
-ALTER TABLE reads ADD COLUMN key TEXT;
-ALTER TABLE reads ADD COLUMN attended INTEGER NOT NULL DEFAULT 0;
-UPDATE reads SET key = json_extract(request, '$.key');
-COMMIT;
-"""
-"""What databases of earlier versions lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +98,6 @@ class Database:
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.executescript(_SCHEMA)
-            if "key" not in {row["name"] for row in self._connection.execute("PRAGMA table_info(reads)")}:
-                self._connection.executescript(_ADDED)
-            self._connection.execute("CREATE INDEX IF NOT EXISTS reads_by_key ON reads (owner, key)")
             self._connection.execute("PRAGMA busy_timeout=0")  # whoever waits keeps all others waiting
             self._opened = self._in_place()
         except (sqlite3.Error, OSError) as error:

@@ -44,7 +44,6 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._chats = folder / "chats"  # earlier versions kept journals of interrupted chats there, by key
         database = Database(folder)
         self._run, self.check_in_place, self.close = database.run, database.check_in_place, database.close
         try:
@@ -78,11 +77,6 @@ class Store:
         for kind in ("file", "read"):
             known = {row["id"] for row in self._run(f"SELECT id FROM {kind}s")}  # noqa: S608 one of two names
             set_aside(self.folder / f"{kind}s", f"{kind}-{_HEX * 24}", known)
-        for place in self._chats.glob("files-????????"):
-            shutil.rmtree(place, ignore_errors=True)
-        for place in self._chats.glob(f"{_HEX * 64}-{_HEX * 8}.jsonl"):
-            if place.stat().st_mtime < time.time() - _MAX_AGE_SECONDS:
-                place.unlink()
 
     @contextmanager
     def _new_folder(self, kind: str) -> Iterator[Path]:
@@ -175,8 +169,6 @@ class Store:
                 (keep(content, folder, number, name), name)
                 for number, (name, content) in enumerate(documents)
             ]
-            for left in self._chats.glob(f"{key}-*.jsonl"):
-                left.replace(folder / _JOURNAL)
             sync_file(folder)  # links to what is kept already
             asked = json.dumps({**request, "documents": names})
             size = sum((folder / place).stat().st_size for place, _ in names if not Path(place).is_absolute())

@@ -65,7 +65,7 @@ async def train(
     if state:
         # What a newer version has added is at its default.
         _check_same(folder, build(TrainingSettings, state["settings"], str(path)), settings)
-        _check_unchanged(folder, state.get("files", {}), files)
+        _check_unchanged(folder, state["files"], files)
     ranks = Ranks()
     offset = state["metrics"] if state else 0 if resume else None
     opened = open_metrics(folder, settings.record(), offset) if ranks.main else nullcontext()

@@ -140,9 +140,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise SettingsError(
             f"{path} is not a checkpoint ({error}): remove it to continue from an older one"
         ) from error
-    copying = state.get("settings", {}).get("copying")
-    if copying and not copying["steps"]:  # a stage that older runs name, and few had
-        del state["settings"]["copying"], state["position"]["copying_steps"]
     return state
 
 

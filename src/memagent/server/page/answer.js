@@ -39,8 +39,8 @@ export function showRemembered(trace, guide) {
   element("remembered").replaceChildren(...items);
 }
 
-/** Where the text says a statement; if nowhere, the passages nearest to it. Earlier records have no `nearest`. */
-function passagesOf({ text, source, nearest = [] }) {
+/** Where the text says a statement; if nowhere, the passages nearest to it. */
+function passagesOf({ text, source, nearest }) {
   return source ? [{ text, source }] : nearest.map((it) => ({ text, source: it, isNear: true }));
 }
 
