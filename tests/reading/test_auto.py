@@ -55,7 +55,9 @@ def test_a_document_that_fits_is_read_in_one_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window_tokens", [NARROW, HALF_TOO_NARROW])
-def test_one_of_more_than_half_the_window_is_read_as_by_notes_without_probabilities(window_tokens: int) -> None:
+def test_one_of_more_than_half_the_window_is_read_as_by_notes_without_probabilities(
+    window_tokens: int,
+) -> None:
     assert read(HALF_TOO_NARROW, workflow="full")[0].answer == "It stands in Oslo.", "it would fit"
     result, made = read(window_tokens)
     _, noted = read(window_tokens, workflow="notes")

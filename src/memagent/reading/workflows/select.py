@@ -24,7 +24,7 @@ from memagent.concurrency import side_by_side
 from memagent.prompts import AUTO
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.locating import count_words, falls_short, locate
+from memagent.reading.locating import count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
@@ -40,8 +40,9 @@ MAX_KEPT = 8
 MAX_SHOWN = 4
 """How many chunks the answer is made from at most."""
 
-_AS_GOOD = 1.5  # log-odds below the best verdict: the problem wants several
-_MIN_HELPS = -1.2  # log-odds, below which a chunk does not help by a model that was trained to judge
+_AS_GOOD = 3.0  # log-odds below the best: the problem may want several, and the best may be wrong
+_WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
+_MIN_HELPS = -0.3  # log-odds, below which a chunk does not help by a model that was trained to judge
 
 _log = logging.getLogger("memagent")
 
@@ -103,9 +104,12 @@ async def _judge(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the memory may hold of a chunk: the `whole`, or the `sentences` most to do with the problem."""
+    """What the memory may hold of a chunk: the `whole`, or the `sentences` most to do with the problem.
 
-    verdict: float
+    Its `worth` is the verdict's, in log-odds; words that it shares with the problem break ties.
+    """
+
+    worth: float
     whole: tuple[Source, ...]
     sentences: tuple[Source, ...]
 
@@ -130,8 +134,8 @@ class Best:
     @property
     def shown(self) -> str:
         """What the answer is made from: the best, and what is nearly as good, in the document's order."""
-        least = max((judged.verdict for judged, _ in self._held), default=0.0) - _AS_GOOD
-        best = _sort(sources for judged, sources in self._held[:MAX_SHOWN] if judged.verdict >= least)
+        least = max((judged.worth for judged, _ in self._held), default=0.0) - _AS_GOOD
+        best = _sort(sources for judged, sources in self._held[:MAX_SHOWN] if judged.worth >= least)
         several = len({source.file for sources in best for source in sources}) > 1
         return "\n\n".join(
             "\n".join(
@@ -145,13 +149,15 @@ class Best:
         if chunk.index > self._counted:
             count_words(chunk, self._rarity)
             self._counted = chunk.index
-        verdict, given_up = self._verdict_of(conversation), 0
-        before = self._judged.get(chunk.index)
-        if verdict is not None and (before is None or verdict > before.verdict):
-            span = conversation.span or (chunk.start, chunk.end)
-            found = locate("", self._reading.problem, chunk, span, self._rarity)
-            self._keep(chunk.index, Judged(verdict, _whole(chunk, span), found.sources if found else ()))
-            given_up = int(not self.memory)  # it is too small for even one passage
+        verdict, before = self._verdict_of(conversation), self._judged.get(chunk.index)
+        if verdict is None:
+            return replace(conversation, memory=self.memory)
+        problem, span = self._reading.problem, conversation.span or (chunk.start, chunk.end)
+        worth = verdict + _WORDS * coverage(problem, chunk.text, self._rarity)
+        if before is None or worth > before.worth:
+            find = locate("", problem, chunk, span, self._rarity)
+            self._keep(chunk.index, Judged(worth, _whole(chunk, span), find.sources if find else ()))
+        given_up = int(not self.memory)  # it is too small for even one passage
         return replace(conversation, memory=self.memory, given_up=given_up)
 
     def take_excerpt(self, conversation: Conversation, excerpt: Excerpt, number: int) -> Conversation:
@@ -173,7 +179,7 @@ class Best:
 
     def _keep(self, number: int, judged: Judged) -> None:
         self._judged[number] = judged
-        ranked = sorted(self._judged, key=lambda key: (-self._judged[key].verdict, key))
+        ranked = sorted(self._judged, key=lambda key: (-self._judged[key].worth, key))
         for worst in ranked[MAX_KEPT:]:
             del self._judged[worst]
         if number in self._judged:
