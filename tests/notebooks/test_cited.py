@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -193,25 +191,6 @@ def test_a_notebook_of_passages_is_asked_as_a_read_of_them_is(tmp_path: Path) ->
     assert asyncio.run(notebook.ask("Which key?", engine, settings)).remembered.answer == "Red."
     (prompt,) = prompts
     assert "- The first key is red." in prompt and "E1" not in prompt
-
-
-def test_a_notebook_of_the_previous_format_is_still_read(tmp_path: Path) -> None:
-    notebooks = Notebooks(tmp_path / "notebooks")
-    notebook = Notebook.new("keys", "all keys", notebooks)
-
-    async def run() -> None:
-        async for _ in notebook.add(note_document("The red key hangs."), FunctionEngine(keep), SETTINGS):
-            pass
-
-    asyncio.run(run())
-    with closing(sqlite3.connect(tmp_path / "notebooks" / "notebooks.sqlite", isolation_level=None)) as db:
-        (record,) = db.execute("SELECT record FROM versions").fetchone()
-        old = {name: it for name, it in json.loads(record).items() if name != "statements"}
-        db.execute("UPDATE versions SET record = ?", (json.dumps(old),))
-        db.execute("PRAGMA user_version = 1")
-    again = Notebook("keys", Notebooks(tmp_path / "notebooks"))
-    assert again.version().statements == () and "red key" in again.version().memory
-    assert [it.source for it in ask(again)] == [None, None]
 
 
 def test_sources_on_the_command_line(
