@@ -108,7 +108,7 @@ def test_doctor_lists_what_it_finds(found: Server, capsys: pytest.CaptureFixture
     assert f"servers on this machine: vLLM at {found.base_url} (reader-7b, other-3b)" in out
     assert "model: reader-7b at" in out and "window: 8192" in out
     assert "engine: openai, because a server with the model was found on this machine" in out
-    assert found.asked == []
+    assert [asked["max_tokens"] for asked in found.asked] == [1], "whether it tells probabilities"
     assert main(["doctor", "--no-discover", "--base-url", found.base_url, "--model", "reader-7b"]) == 0
     assert "servers on this machine" not in capsys.readouterr().out
 

@@ -64,6 +64,7 @@ class Jobs:
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
     _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
+    _cancelled: int = 0  # how many were
     _changed: asyncio.Event = field(default_factory=asyncio.Event)  # the queue, or what is running
 
     def __post_init__(self) -> None:
@@ -101,11 +102,13 @@ class Jobs:
         that is begun again without this needs none from then on. Raises `ApiError` and `StoreError`.
         """
         begin = partial(self.store.begin_read, owner, key, request, documents, attended)
-        job = await self._begin(begin, attended)
-        while (abandoned := self._abandoned.get(job.id)) or job.state not in (*UNFINISHED, "done"):
-            if abandoned:  # its last listener left at this moment
-                await asyncio.wait({abandoned})
+        while True:
+            before = self._cancelled
             job = await self._begin(begin, attended)
+            if abandoned := self._abandoned.get(job.id):  # its last listener left at this moment
+                await asyncio.wait({abandoned})
+            elif before == self._cancelled and job.state in (*UNFINISHED, "done"):
+                break  # else it may have been cancelled since its state was looked up
         if not attended:
             was_attended, job = job.attended, replace(job, attended=False)
             if running := self._running.get(job.id):
@@ -231,6 +234,7 @@ class Jobs:
             await self._stop(job.id)
             if await _store(partial(self.store.end, job.id, "cancelled", durable=False)):
                 self._end(job.id, "cancelled")
+            self._cancelled += 1
 
         self._abandoned[job.id] = task = asyncio.create_task(cancel())
         task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
