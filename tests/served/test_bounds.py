@@ -354,6 +354,7 @@ def test_idle_connections_and_many_reads_do_not_use_up_the_files(serve: Any, tmp
             "overwrite",
         ),
         *("--chunk-tokens", "120", "--memory-tokens", "500", "--answer-tokens", "500"),
+        *("--problem-tokens", "100"),
     ]
     log = tmp_path / "log"
     limited = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "bash", *command]
