@@ -242,7 +242,7 @@ def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path
             "source": place | {"start": 9, "end": 21, "excerpt": "It was blue."},
             "nearest": [],
         },
-        {"text": "Nobody was hanged.", "source": None},
+        {"text": "Nobody was hanged.", "source": None, "nearest": []},
     ]
     answer = {"type": "answer", "answer": " ".join(it["text"] for it in statements), "statements": statements}
     give(empty, write(tmp_path / "t.jsonl", header(), step(0, "A.", (0, 30)), answer))
