@@ -155,7 +155,7 @@ class ReadSettings(StrictModel):
 
     workflow: str | None = _field(
         None,
-        "how to read (auto: full if the document takes at most half the window, else select; "
+        "how to read (auto: full if the document takes at most half the window, else select or notes; "
         "an adapter may bring its own; gated, heads, tree, reread, parallel, "
         "map_reduce, refine and overwrite are for trained or larger models)",
     )

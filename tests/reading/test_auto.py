@@ -10,6 +10,7 @@ import pytest
 from facts import run, section
 from function_engine import FunctionEngine
 from memagent import (
+    Completion,
     ContextOverflowError,
     Conversation,
     Message,
@@ -61,9 +62,21 @@ def test_one_of_more_than_half_the_window_is_read_as_by_notes_without_probabilit
     assert read(HALF_TOO_NARROW, workflow="full")[0].answer == "It stands in Oslo.", "it would fit"
     result, made = read(window_tokens)
     _, noted = read(window_tokens, workflow="notes")
-    assert [(it.kind, it.memory) for it in made[1:]] == [(it.kind, it.memory) for it in noted]
-    assert made[0].verdict is None, "the engine tells no log-probabilities"
+    assert [(it.kind, it.memory) for it in made] == [(it.kind, it.memory) for it in noted]
     assert result.answer == "It stands in Oslo." and TOLD in result.memory
+
+
+def test_a_model_that_was_trained_to_judge_is_asked_for_verdicts() -> None:
+    def judge(prompt: str) -> Completion | None:
+        if not (text := section(prompt, "text")):
+            return None
+        odds = 2.0 if "lamp" in text else -2.0
+        return Completion("Yes" if odds > 0 else "No", alternatives={"Yes": -1.0 + odds, "No": -1.0})
+
+    engine = FunctionEngine(judge, ScriptedEngine(reply, window_tokens=HALF_TOO_NARROW), judges=True)
+    result, (*updates, answer) = run(engine, text_document(DOCUMENT), SETTINGS, problem=PROBLEM)
+    assert all(update.verdict in (2.0, -2.0) for update in updates) and answer.kind == "answer"
+    assert result.workflow == "auto" and TOLD in result.memory
 
 
 @pytest.mark.parametrize("workflow", ["auto", "notes"])
@@ -75,7 +88,7 @@ def test_progress_counts_the_chunks_that_were_noted_not_those_handed_out(workflo
         read = Read(PROBLEM, text_document(DOCUMENT), engine, settings)
         return [(it.chunk_index, read.progress.chunks) async for it in read if it.kind == "update"]
 
-    counts = asyncio.run(told())[workflow == "auto" :]  # without the verdict that it asks for in vain
+    counts = asyncio.run(told())
     assert len(counts) > 5 and counts == [(index, index + 1) for index in range(len(counts))]
 
 

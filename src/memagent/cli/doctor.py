@@ -114,7 +114,7 @@ async def _findings(settings: Settings) -> list[str]:
     else:
         model = _local_model(choice.engine, engine, adapter)
         lines += [f"model: {model.name}", *([f"adapter: {adapter.path}"] if adapter else [])]
-        verdicts = "with an adapter that was trained for them" if model.judges else "by log-probabilities"
+        verdicts = "trained, so auto asks for them" if model.judges else "untrained"
     name, workflow = choose_workflow(settings.read, model.trained)
     budgets = workflow.budgets(settings.read, model).in_force
     window = f"{model.window_tokens} tokens" if model.window_tokens else "unknown, the endpoint does not say"
@@ -131,8 +131,8 @@ async def _try_verdict(engine: Engine) -> str:
     except EngineError as error:
         return f"unknown ({error})"
     if log_odds(told.alternatives) is None:
-        return "none, since it tells no log-probabilities: auto takes notes on every chunk"
-    return "by log-probabilities"
+        return "none, since it tells no log-probabilities: select takes notes on every chunk"
+    return "by log-probabilities, with --workflow select"
 
 
 async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettings]:

@@ -1,6 +1,7 @@
-"""The default: the whole document in one prompt if it takes at most half the window, else `select`.
+"""The default: the whole document in one prompt if it takes at most half the window, or else piece by piece.
 
-Models read less well the fuller their window is, small ones above all: see docs/real-models.md.
+Models read less well the fuller their window is, small ones above all: see docs/real-models.md. Verdicts rank
+well with a model that was trained to give them; with others, notes on all chunks are what was tried.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from memagent.errors import ContextOverflowError
 from memagent.prompts import AUTO
 from memagent.reading.conversations import Chunks, Conversations, Reading
+from memagent.reading.workflows import notes
 from memagent.reading.workflows.select import WORKFLOW as SELECT
 from memagent.reading.workflows.select import chain, select
 from memagent.reading.workflows.whole import PROMPTS, answer_from, count_room, join_chunks
@@ -35,7 +37,8 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
-    async with aclosing(select(reading, chain(begun, chunks), memory)) as conversations:
+    read = select if reading.model.judges else notes.notes
+    async with aclosing(read(reading, chain(begun, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
 
