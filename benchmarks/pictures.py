@@ -99,15 +99,16 @@ def main() -> None:
         os.environ.pop(name, None)  # the default model, whatever is set
     model = ["--model", str(Path(options.model).absolute())] if options.model else []
     folder = options.folder.absolute()
-    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as name:
         trace = options.trace.absolute() if options.trace else Path(name) / "plumber.jsonl"
         os.chdir(ROOT)  # the page shows the story's path as it was given
-        read(model, trace, Path(name) / "page.html")
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        picture_read(browser, Path(name) / "page.html", folder, options.width)
-        with serve(model, Path(name) / "data") as address:
-            picture_form(browser, address, folder, options.width)
-        browser.close()
+        read(model, trace, Path(name) / "page.html")  # before playwright, which has a loop of its own
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+            picture_read(browser, Path(name) / "page.html", folder, options.width)
+            with serve(model, Path(name) / "data") as address:
+                picture_form(browser, address, folder, options.width)
+            browser.close()
 
 
 if __name__ == "__main__":
