@@ -69,6 +69,7 @@ def test_the_model_decides_what_is_kept_and_words_do_not() -> None:
     result, (*updates, answer) = read(engine)
     assert (result.found, result.doubtful, result.answer) == (True, False, "cello, flute")
     assert all(it.kind == "update" and it.verdict is not None for it in updates)
+    assert result.cut == 0, "a verdict is one word"
     assert all(it.verdict and it.max_tokens == 1 for it in engine.samplings[:-1])
     assert not engine.samplings[-1].verdict
     assert all(fact in result.memory for fact in FACTS)

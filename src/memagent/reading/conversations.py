@@ -217,6 +217,7 @@ class Reading:
         """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""
         messages = self.prompts.for_verdict(self.problem, shown, known)
         completion, seconds = await self._complete(messages, 1, 0, verdict=True)
+        completion = replace(completion, finish_reason="stop")  # one word was asked for: it is not cut
         odds = log_odds(completion.alternatives)
         return Conversation("update", None, messages, completion, memory, seconds=seconds, verdict=odds)
 
