@@ -73,6 +73,14 @@ async def side_by_side(
         await source.aclose()
 
 
+async def one_by_one(
+    work: Callable[[Item], Awaitable[Result]], items: AsyncIterable[Item]
+) -> AsyncGenerator[Result, None]:
+    """As `side_by_side`, but the next item is taken only once the result before it was used."""
+    async for item in items:
+        yield await work(item)
+
+
 async def interleave(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
     """Yield one item of each generator in turn until all have ended; each works ahead on its next item.
 

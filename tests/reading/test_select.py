@@ -110,6 +110,20 @@ def test_a_second_round_sees_what_is_known() -> None:
     assert once.answer == "cello"
 
 
+def test_what_the_memory_holds_decides_which_chunk_is_shown_next() -> None:
+    """The harp is passed over unless the aunt is known before it, however many calls may be made at once."""
+    text = "\n\n".join((
+        "Ida Berg, the teacher, came by the first of trains." + " Rain fell on the town." * 4,
+        "Ida Berg, the teacher, owns a cello of her aunt Wilma's." + " Rain fell on the hill." * 4,
+        "An old harp came from Wilma." + " Sheep went by on the road." * 4,
+        "A cart stood near the barn." + " It was red and had two wheels." * 4,
+    ))  # fmt: skip
+    engine = reader(calls=4)
+    result, conversations = read(engine, text, screen=True, chunk_tokens=50)
+    assert "harp" in result.memory and "cart" not in "".join(engine.prompts)
+    assert [it.kind for it in conversations] == ["update", "update", "update", "answer"]
+
+
 def test_verdicts_are_given_side_by_side_and_kept_in_order() -> None:
     alone, several = reader(calls=1), reader(calls=4)
     assert [it.memory for it in read(alone)[1]] == [it.memory for it in read(several)[1]]

@@ -10,11 +10,10 @@ the note its chunk supports and the more of the problem's words it has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
-from memagent.concurrency import side_by_side
+from memagent.concurrency import one_by_one, side_by_side
 from memagent.prompts import NOTES
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import MAX_IGNORED, Chunks, Conversations, Reading
@@ -59,8 +58,10 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
         updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)
         return chunk, [update async for update in updates]
 
-    in_turn = reading.settings.screen
-    taken = _in_turn(take, chunks) if in_turn else side_by_side(take, chunks, reading.model.calls)
+    if reading.settings.screen:  # which chunk is next is decided by the memory of all before it
+        taken = one_by_one(take, chunks)
+    else:
+        taken = side_by_side(take, chunks, reading.model.calls)
     async with aclosing(taken):
         async for chunk, updates in taken:
             await asyncio.to_thread(count_words, chunk, kept.rarity)
@@ -73,14 +74,6 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
 def shown_of(reading: Reading, memory: str) -> str:
     """What the answer is made from if the memory was kept by an earlier read. Blocks."""
     return Kept(reading, memory).shown
-
-
-async def _in_turn(
-    take: Callable[[Chunk], Awaitable[_Taken]], chunks: Chunks
-) -> AsyncGenerator[_Taken, None]:
-    """As `side_by_side`, but which chunk is next is decided by the memory of all before it."""
-    async for chunk in chunks:
-        yield await take(chunk)
 
 
 class Kept:

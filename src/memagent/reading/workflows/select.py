@@ -20,7 +20,7 @@ from functools import cache
 
 from pydantic import Field
 
-from memagent.concurrency import side_by_side
+from memagent.concurrency import one_by_one, side_by_side
 from memagent.prompts import AUTO
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
@@ -96,8 +96,11 @@ async def _judge(
             return chunk, []
         return chunk, [conversation async for conversation in reading.judge(chunk, known)]
 
-    calls = 1 if reading.settings.screen else reading.model.calls
-    async with aclosing(side_by_side(judge, chunks, calls)) as judged:
+    if reading.settings.screen:  # which chunk is next is decided by the memory of all before it
+        judged = one_by_one(judge, chunks)
+    else:
+        judged = side_by_side(judge, chunks, reading.model.calls)
+    async with aclosing(judged):
         async for one in judged:
             yield one
 
