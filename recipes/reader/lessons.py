@@ -112,6 +112,29 @@ def load_passages(folder: Path) -> list[list[Passage]]:
     return sets
 
 
+def load_rows(hotpot: Path, wiki_hops: Path | None) -> list[dict[str, Any]]:
+    """The questions of two hops that may be learned from."""
+    with gzip.open(hotpot, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for number, line in enumerate(file) if number in HOTPOT_ROWS]
+    if wiki_hops:
+        with gzip.open(wiki_hops, "rt", encoding="utf-8") as file:
+            rows += [row for row in map(json.loads, file) if row["split"] == "train"]
+    return rows
+
+
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """A parser of the flags that name the sources, and where what is made of them goes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--sources", type=Path, required=True)
+    parser.add_argument("--hotpot", type=Path, required=True)
+    parser.add_argument("--wiki-hops", type=Path, help="2WikiMultihopQA, in the same form")
+    parser.add_argument("--novels", type=Path, nargs="+", required=True, help="texts to hide needles in")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--examples", type=Path, help="a file for documents to reinforce on, if wanted")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
 def _ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
     """A question whose shortest answer stands in the text, in the sentence that shares most words with it."""
     problem = clean(qa["question"]).strip()
@@ -141,12 +164,18 @@ def sentences_of(text: str) -> list[Span]:
     return [it for group in between(text, 0, len(text), PARAGRAPH_END) for it in sentences(text, *group)]
 
 
+def group_by_title(sets: Sequence[Sequence[Passage]]) -> list[dict[str, list[Passage]]]:
+    """The passages of each set, by their titles."""
+    titles = [defaultdict(list) for _ in sets]  # type: list[defaultdict[str, list[Passage]]]
+    for grouped, passages in zip(titles, sets, strict=True):
+        for passage in passages:
+            grouped[passage.title].append(passage)
+    return list(titles)
+
+
 def pages_of_passages(sets: Sequence[Sequence[Passage]], source: random.Random) -> Iterator[Page]:
     """Pages of a passage of any set and others of the same set, of the same title where there are such."""
-    titles = [defaultdict(list) for _ in sets]  # type: list[defaultdict[str, list[Passage]]]
-    for of, passages in zip(titles, sets, strict=True):
-        for it in passages:
-            of[it.title].append(it)
+    titles = group_by_title(sets)
     sizes = [len(passages) for passages in sets]
     while True:
         (index,) = source.choices(range(len(sets)), sizes)
@@ -367,21 +396,10 @@ async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> Asyn
 
 def main() -> None:
     """Write the lessons."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sources", type=Path, required=True)
-    parser.add_argument("--hotpot", type=Path, required=True)
-    parser.add_argument("--wiki-hops", type=Path, help="2WikiMultihopQA, in the same form")
-    parser.add_argument("--novels", type=Path, nargs="+", required=True, help="texts to hide needles in")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--examples", type=Path, help="a file for documents to reinforce on, if wanted")
+    parser = parser_of(__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="pages (20,000)")
-    parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    with gzip.open(asked.hotpot, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for number, line in enumerate(file) if number in HOTPOT_ROWS]
-    if asked.wiki_hops:
-        with gzip.open(asked.wiki_hops, "rt", encoding="utf-8") as file:
-            rows += [row for row in map(json.loads, file) if row["split"] == "train"]
+    rows = load_rows(asked.hotpot, asked.wiki_hops)
     sets, source = load_passages(asked.sources), random.Random(f"pages/{asked.seed}")
     pages = {
         "passages": pages_of_passages(sets, source),

@@ -15,7 +15,6 @@ it, are those of recipes/reader/lessons.py.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gzip
 import json
@@ -45,7 +44,17 @@ from memagent.training.data import write_trajectories
 from memagent.types import Completion, Conversation, Example, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reader"))
-from lessons import HOTPOT_ROWS, TRIED, Asked, Passage, exchange, load_passages, sentences_of
+from lessons import (
+    TRIED,
+    Asked,
+    Passage,
+    exchange,
+    group_by_title,
+    load_passages,
+    load_rows,
+    parser_of,
+    sentences_of,
+)
 
 SHARES = {"passages": 0.72, "hops": 0.2, "needles": 0.08}
 MIN_CHARACTERS, MAX_CHARACTERS = 240, 1600  # of a text: 60 to 400 tokens
@@ -136,10 +145,7 @@ def texts_of_passages(
     sets: Sequence[Sequence[Passage]], wordnet: WordNet | None, source: random.Random
 ) -> Iterator[Text]:
     """Texts of a passage, a part of it, or it and others of its set, if possible of the same title."""
-    titles = [defaultdict(list) for _ in sets]  # type: list[defaultdict[str, list[Passage]]]
-    for of, passages in zip(titles, sets, strict=True):
-        for passage in passages:
-            of[passage.title].append(passage)
+    titles = group_by_title(sets)
     sizes = [len(passages) ** 0.75 for passages in sets]
     while True:
         (index,) = source.choices(range(len(sets)), sizes)
@@ -359,22 +365,11 @@ async def write(kinds: dict[str, Iterator[Text]], count: int, seed: int) -> Asyn
 
 def main() -> None:
     """Write the pairs."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sources", type=Path, required=True)
-    parser.add_argument("--hotpot", type=Path, required=True)
-    parser.add_argument("--wiki-hops", type=Path, help="2WikiMultihopQA, in the same form")
-    parser.add_argument("--novels", type=Path, nargs="+", required=True, help="texts to hide needles in")
+    parser = parser_of(__doc__.partition("\n")[0])
     parser.add_argument("--wordnet", type=Path, help="WordNet's folder `dict`, for rewording")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--examples", type=Path, help="a file for documents to reinforce on, if wanted")
     parser.add_argument("--count", type=int, default=10_000, help="texts (10,000)")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with gzip.open(options.hotpot, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for number, line in enumerate(file) if number in HOTPOT_ROWS]
-    if options.wiki_hops:
-        with gzip.open(options.wiki_hops, "rt", encoding="utf-8") as file:
-            rows += [row for row in map(json.loads, file) if row["split"] == "train"]
+    rows = load_rows(options.hotpot, options.wiki_hops)
     sets, source = load_passages(options.sources), random.Random(f"texts/{options.seed}")
     sets += load_whole(options.sources)
     wordnet = WordNet(options.wordnet) if options.wordnet else None

@@ -158,6 +158,10 @@ def unflatten(values: Mapping[str, Any]) -> dict[str, Any]:
     return others | {"spent": {name: values[name] for name in names}}
 
 
+MAX_ALTERNATIVES = 20
+"""How many alternatives to its word a verdict comes with: as many as OpenAI and vLLM tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """An engine's reply to a prompt.
@@ -186,10 +190,10 @@ class Conversation:
     `memory` is the memory afterwards. An update also records the `span` of the document that it read
     (character offsets), whether the model knows `enough` now, how many passages of the reply were `refused`
     because the document lacks them, how many passages were `given_up` because the memory has no room for
-    them, the beginning of a reply other than UNCHANGED that was `ignored` because
-    it left the memory as it was, and whether it is `unused`: asked ahead, with a memory that has changed
-    since. An answer is `doubtful` if what it was made from has little of what the problem says. A `verdict`
-    is the model's own say whether the chunk helps: log P(Yes) - log P(No).
+    them, the beginning of a reply other than UNCHANGED that was `ignored` because it left the memory as it
+    was, and whether it is `unused`: asked ahead, with a memory that has changed since. An answer is
+    `doubtful` if what it was made from has little of what the problem says. A `verdict` is the model's own
+    say whether the chunk helps: log P(Yes) - log P(No).
     """
 
     kind: Literal["update", "answer"]

@@ -37,10 +37,10 @@ class Connection:
     """How to talk to an endpoint.
 
     `concurrency` bounds the requests in flight; `retries` is how often a failed call is retried; `extra` is
-    added to every request's body (a server's own sampling options, for instance), `verdict` to those that ask
-    for a verdict (the adapter to use, for instance); `record` asks for token ids
-    and log-probabilities, which strict endpoints refuse; `verbatim` accepts an empty reply or an unfinished
-    thought as the model's output; `direct` ignores proxies.
+    added to every request's body (a server's own sampling options, for instance), `verdict` to those that
+    ask for a verdict (the adapter to use, for instance); `record` asks for token ids and log-probabilities,
+    which strict endpoints refuse; `verbatim` accepts an empty reply or an unfinished thought as the model's
+    output; `direct` ignores proxies.
     """
 
     base_url: str | None = None

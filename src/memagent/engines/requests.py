@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from memagent.engines.endpoint import Connection
 from memagent.engines.refusals import Refusal
-from memagent.types import Message, Sampling
+from memagent.types import MAX_ALTERNATIVES, Message, Sampling
 
 _log = logging.getLogger("memagent")
 
@@ -20,8 +20,6 @@ THINKING = frozenset({"chat_template_kwargs", "reasoning_effort"})
 
 LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 """The fields that ask for the log-probabilities of a verdict's alternatives."""
-
-_MOST_ALTERNATIVES = 20  # that OpenAI and vLLM tell
 
 
 class Requests:
@@ -48,7 +46,7 @@ class Requests:
         body |= _thinking(sampling.thinking)
         body |= self._connection.extra or {}
         if sampling.verdict:
-            body |= {"logprobs": True, "top_logprobs": _MOST_ALTERNATIVES, **(self._connection.verdict or {})}
+            body |= {"logprobs": True, "top_logprobs": MAX_ALTERNATIVES, **(self._connection.verdict or {})}
         return {name: value for name, value in body.items() if name not in self._refused}
 
     def adapt(self, model: str, refusal: Refusal) -> None:

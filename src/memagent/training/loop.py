@@ -75,13 +75,12 @@ async def train(
         engine = server.engine if server else local_engine(settings, policy)
         engine.model = replace(engine.model, trained=load_trained(settings))
         try:
-            needs_none = only_warm_start and is_file(settings.warm_start.trajectories)
-            names = settings.data.examples
+            names, counter = settings.data.examples, engine.model.count_tokens
+            needed = names or not (only_warm_start and is_file(settings.warm_start.trajectories))
             run = RunState(
                 settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
                 ranks=ranks, metrics=metrics, files=files,
-                data=Data([], settings.seed) if needs_none and not names else
-                load_data(names, settings.seed, engine.model.count_tokens),
+                data=load_data(names, settings.seed, counter) if needed else Data([], settings.seed),
             )  # fmt: skip
             if state:
                 policy.load_weights(state["weights"])

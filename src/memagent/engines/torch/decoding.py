@@ -19,10 +19,9 @@ from transformers import PreTrainedModel
 
 from memagent.engines.torch.prefill import forward, read_prompts
 from memagent.errors import EngineError
-from memagent.types import Sampling
+from memagent.types import MAX_ALTERNATIVES, Sampling
 
 _SHORT_PROMPT_TOKENS = 512
-_MOST_ALTERNATIVES = 20  # of a verdict, as many as servers tell
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +95,7 @@ class _Batch:
         """Draw each row's next token."""
         for place, row in enumerate(self.rows):
             if row.sampling.verdict and not row.completion_ids:
-                best = torch.log_softmax(self.logits[place].float(), dim=-1).topk(_MOST_ALTERNATIVES)
+                best = torch.log_softmax(self.logits[place].float(), dim=-1).topk(MAX_ALTERNATIVES)
                 row.alternatives = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
         steps = self.mask.new_tensor([len(row.completion_ids) for row in self.rows])
         drawn = (part.tolist() for part in sample(self.logits, self.draws, steps))
