@@ -100,13 +100,13 @@ def story() -> list[Example]:
     ]
 
 
-def hotpot(corpus: Path, tokens: int | None) -> list[Example]:
+def hotpot(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Example]:
     """HotpotQA questions over their ten paragraphs; of some, the paragraphs that are needed are missing."""
     rows = _rows(corpus)[:_FIRST_ROWS]
     source = random.Random(SEED)
     pool = [_paragraph(*it) for row in rows for it in row["context"]]
     made = []
-    for number, row in enumerate(source.sample(rows, _QUESTIONS)):
+    for number, row in enumerate(_sample(rows, count, source)):
         needed = {fact[0] for fact in row["supporting_facts"]}
         absent = number % round(1 / _ABSENT) == 0
         own = [_paragraph(*it) for it in row["context"] if not (absent and it[0] in needed)]
@@ -115,14 +115,14 @@ def hotpot(corpus: Path, tokens: int | None) -> list[Example]:
     return made
 
 
-def shifts(corpus: Path, tokens: int | None) -> list[Example]:
+def shifts(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Example]:
     """SQuADShifts questions over their paragraph among six others; of some, that paragraph is missing."""
     everything, source = _rows(corpus), random.Random(SEED)
     articles = set(sorted({row["title"] for row in everything})[1::2])  # prompts were tried on the others
     rows = [row for row in everything if row["title"] in articles]
     pool = [row["context"].strip() for row in rows]
     made = []
-    for number, row in enumerate(source.sample(rows, _QUESTIONS)):
+    for number, row in enumerate(_sample(rows, count, source)):
         asked = source.choice(row["qas"])
         absent = number % round(1 / _ABSENT) == 0
         others = source.sample([text for text in pool if text != row["context"].strip()], 6 + absent)
@@ -139,6 +139,13 @@ def needles(essays: Path | None) -> list[Example]:
     corpora = Corpora((("essays", essays),)) if essays else Corpora()
     recipe = Recipe(length_tokens=8192, seed=SEED, corpora=corpora)
     return [TASKS[kind].make(recipe, number) for number in range(2) for kind in VARIANTS]
+
+
+def _sample(rows: Sequence[Any], count: int, source: random.Random) -> list[Any]:
+    """So many rows; the first are the same, however many there are."""
+    chosen = source.sample(rows, _QUESTIONS)
+    rest = [row for row in rows if row not in chosen]
+    return [*chosen, *random.Random(SEED).sample(rest, max(0, count - _QUESTIONS))][:count]
 
 
 def _example(

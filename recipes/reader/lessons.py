@@ -105,7 +105,7 @@ def load_passages(folder: Path) -> list[list[Passage]]:
                     continue
                 clean = detok if name == "qed_natural_questions" else str
                 text = clean(row["context"]).strip()
-                asked = [it for qa in row["qas"] if (it := _ask(qa, text, clean))]
+                asked = [it for qa in row["qas"] if (it := ask(qa, text, clean))]
                 if asked and len(text) <= MAX_CHARACTERS:
                     passages.append(Passage(row["title"] or "", text, tuple(asked)))
         sets.append(passages)
@@ -135,7 +135,7 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
+def ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
     """A question whose shortest answer stands in the text, in the sentence that shares most words with it."""
     problem = clean(qa["question"]).strip()
     answers = sorted((clean(it).strip(" .,;") for it in qa["answers"]), key=len)

@@ -7,7 +7,8 @@
 A text has 60 to 400 tokens: a passage, a part of one, or several. Of the questions that it answers, those
 that share the fewest words with it come first; of those that it does not, those that share the most:
 questions on what was cut off, on other passages of the same title, its own with a name exchanged. So shared
-words give nothing away. Some questions have their words replaced by synonyms from WordNet (its folder
+words give nothing away. Three sets have questions whose answer has to be concluded: FairytaleQA's implicit
+ones, BoolQ's, and StrategyQA's beside the facts that they need. Some questions have their words replaced by synonyms from WordNet (its folder
 `dict`). Questions of two hops are asked beside what is known, too. There are as many Yes as No. All questions
 on a text share the beginning of their prompt, which training computes once. The data, and what is left out of
 it, are those of recipes/reader/lessons.py.
@@ -48,6 +49,7 @@ from lessons import (
     TRIED,
     Asked,
     Passage,
+    ask,
     exchange,
     group_by_title,
     load_passages,
@@ -146,7 +148,7 @@ def texts_of_passages(
 ) -> Iterator[Text]:
     """Texts of a passage, a part of it, or it and others of its set, if possible of the same title."""
     titles = group_by_title(sets)
-    sizes = [len(passages) ** 0.75 for passages in sets]
+    sizes = [sum(len(passage.asked) for passage in passages) ** 0.5 for passages in sets]
     while True:
         (index,) = source.choices(range(len(sets)), sizes)
         passage = source.choice(sets[index])
@@ -178,7 +180,7 @@ def texts_of_passages(
 def load_whole(folder: Path) -> list[list[Passage]]:
     """Passages whose questions have no answer in so many words, and need all of the passage."""
     sets: list[list[Passage]] = []
-    for name in ("fairytaleqa", "boolq_part"):
+    for name in ("fairytaleqa", "boolq_part", "strategyqa"):
         passages = []
         with gzip.open(folder / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
             for row in map(json.loads, file):
@@ -194,6 +196,18 @@ def load_whole(folder: Path) -> list[list[Passage]]:
                     passages.append(Passage(row["title"] or "", text, asked))
         sets.append(passages)
     return sets
+
+
+def load_stories(folder: Path) -> list[Passage]:
+    """NarrativeQA's summaries, whose questions were asked of people who knew the whole story."""
+    passages = []
+    with gzip.open(folder / "narrativeqa_valid_test.jsonl.gz", "rt", encoding="utf-8") as file:
+        for row in map(json.loads, file):
+            text = row["context"].strip()
+            if row["split"] == "valid" and not row["tokenised"]:
+                asked = tuple(one for qa in row["qas"] if (one := ask(qa, text, str)))
+                passages.append(Passage(row["title"], text, asked))
+    return passages
 
 
 def _cut(passage: Passage, size: int, source: random.Random) -> tuple[str, list[Asked], list[Asked]]:
@@ -371,7 +385,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = load_rows(options.hotpot, options.wiki_hops)
     sets, source = load_passages(options.sources), random.Random(f"texts/{options.seed}")
-    sets += load_whole(options.sources)
+    sets += [*load_whole(options.sources), load_stories(options.sources)]
     wordnet = WordNet(options.wordnet) if options.wordnet else None
     with TemporaryDirectory() as folder:
         kinds = {

@@ -301,8 +301,8 @@ class Model:
     `count_tokens` may block. `tokenizer` names the model's own tokenizer, since another one would cut other
     chunks, or is `ESTIMATE`. `window_tokens` is the most that a prompt and its completion have together, if
     known; `calls` how many calls the engine takes at once; `chat_tokens` the most that the chat template adds
-    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model, `judges`
-    whether it was trained to give verdicts, so that what they mean is known.
+    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model. `judges` names
+    what trained it to give verdicts, so that what they mean is known; empty if nothing did.
     """
 
     name: str
@@ -313,7 +313,7 @@ class Model:
     trained: Trained = field(default_factory=Trained)
     reads_turn_tokens: bool = True
     chat_tokens: int = CHAT_TOKENS
-    judges: bool = False
+    judges: str = ""
 
     def count_prompt(self, messages: tuple[Message, ...]) -> int:
         """The tokens of a prompt, without those of the chat template. May block."""

@@ -73,7 +73,7 @@ def test_a_model_that_was_trained_to_judge_is_asked_for_verdicts() -> None:
         odds = 2.0 if "lamp" in text else -2.0
         return Completion("Yes" if odds > 0 else "No", alternatives={"Yes": -1.0 + odds, "No": -1.0})
 
-    engine = FunctionEngine(judge, ScriptedEngine(reply, window_tokens=HALF_TOO_NARROW), judges=True)
+    engine = FunctionEngine(judge, ScriptedEngine(reply, window_tokens=HALF_TOO_NARROW), judges="trained")
     result, (*updates, answer) = run(engine, text_document(DOCUMENT), SETTINGS, problem=PROBLEM)
     assert all(update.verdict in (2.0, -2.0) for update in updates) and answer.kind == "answer"
     assert result.workflow == "auto" and TOLD in result.memory

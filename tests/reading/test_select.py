@@ -53,7 +53,13 @@ def reader(judges: bool = True, calls: int = 4, verdict: object = judge) -> Func
             return say(verdict(text, section(prompt, "known"))) if callable(verdict) else "No"
         return ", ".join(it for it in INSTRUMENTS if it in section(prompt, "document"))
 
-    return FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE, calls=calls, judges=judges)
+    return FunctionEngine(
+        reply,
+        count_tokens=estimate_tokens,
+        tokenizer=ESTIMATE,
+        calls=calls,
+        judges="trained" if judges else "",
+    )
 
 
 def read(
@@ -96,6 +102,19 @@ def test_the_memory_stays_within_its_budget_and_the_best_is_whole() -> None:
     result, _ = read(memory_tokens=60)
     assert estimate_tokens(result.memory) <= 60
     assert FACTS[0] in result.memory
+
+
+def test_a_source_is_the_sentence_that_says_it_and_not_all_that_is_kept_around_it() -> None:
+    engine = FunctionEngine(
+        lambda prompt: say(judge(text)) if (text := section(prompt, "text")) else "In the hall of Ida Berg.",
+        count_tokens=estimate_tokens,
+        judges="trained",
+    )
+    result, _ = read(engine)
+    (statement,) = result.statements
+    assert FACTS[0] != result.memory and statement.source
+    assert statement.source.excerpt == FACTS[0]
+    assert DOCUMENT[statement.source.start : statement.source.end] == FACTS[0]
 
 
 def test_a_second_round_sees_what_is_known() -> None:

@@ -162,5 +162,6 @@ def _local_model(kind: str, engine: EngineSettings, adapter: Adapter | None) -> 
             raise SettingsError(f"{engine.model} is not in the cache yet: ask fetches it")
         path = find_file(engine.model)
         name, window = str(path), usable_window(path, engine.window_tokens)
-    judges = kind == "llamacpp" and not adapter and catalogue.find_verdicts(Path(name)) is not None
+    verdicts = catalogue.find_verdicts(Path(name)) if kind == "llamacpp" and not adapter else None
+    judges = verdicts.name if verdicts else ""
     return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter), judges=judges)

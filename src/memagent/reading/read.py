@@ -288,6 +288,7 @@ class Read:
             "budgets": self.budgets.in_force,
             "prompts": self._workflow.prompts.fingerprint,
             "model": model.name,
+            **({"verdicts": model.judges} if model.judges else {}),
             "workflow": self.workflow,
             **({"chunk_ends": "exact"} if settings.chunk_ends == "exact" else {}),
             "early_exit": settings.early_exit,

@@ -173,6 +173,19 @@ def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> S
     return source_at(chunk, *place, sentence=True) if place else None
 
 
+def narrow(source: Source, statement: str) -> Source:
+    """The sentence of a source that says a statement; the whole of it if several say it together."""
+    text, span = source.excerpt, place_of(statement, source.excerpt)
+    for paragraph in between(text, 0, len(text), PARAGRAPH_END):
+        for start, end in sentences(text, *paragraph):
+            if span and start <= span[0] and span[1] <= end:
+                at = None if source.at is None else source.at + start
+                return Source(
+                    source.file, source.page, source.start + start, source.start + end, text[start:end], at
+                )
+    return source
+
+
 def place_in(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> tuple[int, int] | None:
     """Where a file in a chunk says words, as a span of the whole document; None if none of them does.
 

@@ -175,7 +175,8 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     # A server that is stopped before its loop has begun never ends, so wait until it has done something.
     await asyncio.to_thread(loopback.wait_until_it_works)
     file = f"{path.name}, {path.stat().st_size} bytes"
-    model = Model(name, loopback.count, file, window, slots, trained, judges=verdicts is not None)
+    judges = verdicts.name if verdicts else ""
+    model = Model(name, loopback.count, file, window, slots, trained, judges=judges)
     connection = Connection(
         base_url=f"{server.listening_address}/v1",
         api_key=key,

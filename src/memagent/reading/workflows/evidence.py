@@ -19,7 +19,7 @@ from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, Excerpt, edit, excerpts_of, fit, memory_of
 from memagent.reading.quotes import says
 from memagent.reading.replies import Verdict
-from memagent.reading.sources import Source, Statement, statements_of
+from memagent.reading.sources import Source, Statement, narrow, statements_of
 from memagent.reading.workflow import Workflow, in_turn
 from memagent.types import Chunk, Conversation
 
@@ -112,7 +112,7 @@ class Citations:
             sources = (*self._find_named(text), *(it.source for it in self._excerpts))
             source = next((it for it in sources if says(it.excerpt, said)), None)
             if said:
-                found.setdefault(said, Statement(said, source))
+                found.setdefault(said, Statement(said, narrow(source, said) if source else None))
         return tuple(found.values()) or tuple(Statement(it.excerpt, it) for it in self._find_named(answer))
 
     def bare(self, answer: str) -> str:

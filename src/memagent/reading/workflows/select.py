@@ -42,7 +42,8 @@ MAX_SHOWN = 4
 
 _AS_GOOD = 3.0  # log-odds below the best: the problem may want several, and the best may be wrong
 _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
-_MIN_HELPS = -0.3  # log-odds, below which a chunk does not help by a model that was trained to judge
+MIN_HELPS = -0.3
+"""Log-odds, below which a chunk does not help by a model that was trained to judge."""
 
 _log = logging.getLogger("memagent")
 
@@ -157,7 +158,7 @@ class Best:
             return replace(conversation, memory=self.memory)
         problem, span = self._reading.problem, conversation.span or (chunk.start, chunk.end)
         worth = verdict + _WORDS * coverage(problem, chunk.text, self._rarity)
-        if before is None or worth > before.worth:
+        if self._is_among_best(worth) and (before is None or worth > before.worth):
             find = locate("", problem, chunk, span, self._rarity)
             self._keep(chunk.index, Judged(worth, _whole(chunk, span), find.sources if find else ()))
         given_up = int(not self.memory)  # it is too small for even one passage
@@ -178,7 +179,10 @@ class Best:
         verdict, reading = conversation.verdict, self._reading
         if reading.settings.temperature > 0 and not reading.prompts.asks:
             return verdict if conversation.completion.text.strip() == YES else None
-        return None if reading.model.judges and verdict is not None and verdict < _MIN_HELPS else verdict
+        return None if reading.model.judges and verdict is not None and verdict < MIN_HELPS else verdict
+
+    def _is_among_best(self, worth: float) -> bool:
+        return sum(judged.worth >= worth for judged in self._judged.values()) < MAX_KEPT
 
     def _keep(self, number: int, judged: Judged) -> None:
         self._judged[number] = judged

