@@ -82,8 +82,8 @@ def _part(part: MIMEPart) -> Iterator[str]:
 def _alternatives(part: MIMEPart) -> list[MIMEPart]:
     """The forms of one text; those for machines, such as calendars, count only if there are no others."""
     parts: list[MIMEPart] = [*part.iter_parts()]
-    shown = ("text/plain", "text/html")
-    return [it for it in parts if it.is_multipart() or it.get_content_type() in shown] or parts
+    readable = ("text/plain", "text/html")
+    return [form for form in parts if form.is_multipart() or form.get_content_type() in readable] or parts
 
 
 def _parts(part: MIMEPart) -> list[MIMEPart]:
@@ -93,13 +93,13 @@ def _parts(part: MIMEPart) -> list[MIMEPart]:
         return parts[:1]
     if part.get_content_type() == "multipart/related" and parts:
         start = part.get_param("start")
-        first = next((it for it in parts if start and it["Content-ID"] == start), parts[0])
-        return [first, *(it for it in parts if it is not first and it.is_attachment())]
+        first = next((inner for inner in parts if start and inner["Content-ID"] == start), parts[0])
+        return [first, *(inner for inner in parts if inner is not first and inner.is_attachment())]
     return parts
 
 
 def _fullest(parts: list[MIMEPart]) -> list[str]:
-    """The form that says most; the later of two that differ but are as long: senders put the best last."""
+    """The form that says most; of two that are as long, the later one: senders put the best last."""
     best, most = list[str](), set[str]()
     for part in parts:
         pieces = [*_part(part)]
@@ -128,7 +128,9 @@ def _heading(name: str | None, note: str = "") -> Iterator[str]:
 def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
     """The text of an attached file; one that has none, or cannot be read, is named."""
     suffix = (name or "").rpartition(".")[2].lower()
-    kind = next((it for it in (suffix, part.get_content_subtype()) if it in _FILES), None)
+    kind = next(
+        (candidate for candidate in (suffix, part.get_content_subtype()) if candidate in _FILES), None
+    )
     if kind is None:
         yield from _heading(name, ", not read")
         return
