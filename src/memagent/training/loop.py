@@ -55,7 +55,7 @@ async def train(
 
     Raises `SettingsError` for settings that cannot be used or that differ from those of the resumed run,
     themselves or in the files that they name, `EngineError` if a server fails for good, `TrainingError` if
-    training cannot go on.
+    training cannot continue.
     """
     if only_warm_start and not settings.warm_start.steps:
         raise SettingsError("there is no warm start: set warm_start.steps")
@@ -117,8 +117,8 @@ def _with_advice() -> Iterator[None]:
 
 def _check_same(folder: Path, then: TrainingSettings, now: TrainingSettings) -> None:
     before, after = (
-        it.model_dump(mode="json", exclude=_MAY_CHANGE) | {"served": bool(it.rollout.server)}
-        for it in (then, now)
+        settings.model_dump(mode="json", exclude=_MAY_CHANGE) | {"served": bool(settings.rollout.server)}
+        for settings in (then, now)
     )
     if changed := difference(before, after):
         raise SettingsError(

@@ -27,14 +27,14 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        wanted = int(os.environ.get("WORLD_SIZE", "1"))
-        self._accelerator: Any = _accelerator() if wanted > 1 else None
+        requested = int(os.environ.get("WORLD_SIZE", "1"))
+        self._accelerator: Any = _accelerator() if requested > 1 else None
         self.number: int = self._accelerator.process_index if self._accelerator else 0
         self.count: int = self._accelerator.num_processes if self._accelerator else 1
         self.device: str | None = str(self._accelerator.device) if self._accelerator else None
-        if self.count != wanted:
+        if self.count != requested:
             raise SettingsError(
-                f"WORLD_SIZE is {wanted}, but the training processes found are {self.count}: "
+                f"WORLD_SIZE is {requested}, but the training processes found are {self.count}: "
                 "start them with torchrun or accelerate launch, or unset WORLD_SIZE for a single one"
             )
 

@@ -142,13 +142,16 @@ class Rollout:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
-                    [tasks.create_task(self.attempt_if_readable(example, f"{seed}/{it}")) for it in numbers]
+                    [
+                        tasks.create_task(self.attempt_if_readable(example, f"{seed}/{number}"))
+                        for number in numbers
+                    ]
                     for example, seed in zip(examples, seeds, strict=True)
                 ]
         except ExceptionGroup as failures:  # one is enough
             first = failures.exceptions[0]
             raise first from first.__cause__
-        made = [tuple(it for task in own if (it := task.result())) for own in running]
+        made = [tuple(trajectory for task in own if (trajectory := task.result())) for own in running]
         return [Group(example, own) if own else None for example, own in zip(examples, made, strict=True)]
 
     async def attempt_if_readable(self, example: Example, seed: str | None = None) -> Trajectory | None:
@@ -198,8 +201,12 @@ class Rollout:
         limits = {"update": reading.budgets.memory_tokens, "answer": reading.budgets.answer_tokens}
         return reward + min(
             (
-                overlong_penalty(len(it.completion.completion_ids), limits[it.kind], self.overlong_tokens)
-                for it in trajectory.conversations
+                overlong_penalty(
+                    len(conversation.completion.completion_ids),
+                    limits[conversation.kind],
+                    self.overlong_tokens,
+                )
+                for conversation in trajectory.conversations
             ),
             default=0.0,
         )
@@ -257,7 +264,11 @@ async def collect(
         async for trajectory in done:
             if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:
                 # Imitation ends every reply, and nothing says where one that was cut would have ended.
-                whole = [it for it in trajectory.conversations if it.completion.finish_reason != "length"]
+                whole = [
+                    conversation
+                    for conversation in trajectory.conversations
+                    if conversation.completion.finish_reason != "length"
+                ]
                 if whole:
                     yield replace(trajectory, conversations=tuple(whole))
 
@@ -285,7 +296,11 @@ async def solve(
         if trajectory is None:
             continue
         if (worth := trajectory.reward or 0.0) >= least_reward:
-            good = [it for it in trajectory.conversations if it.completion.text not in engine.erred]
+            good = [
+                conversation
+                for conversation in trajectory.conversations
+                if conversation.completion.text not in engine.erred
+            ]
             yield replace(trajectory, conversations=tuple(good))
         else:
             left_out += 1

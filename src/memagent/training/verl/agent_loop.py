@@ -81,13 +81,13 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
         return {**self._rows[index], "index": index}
 
 
-def read_example(place: Mapping[str, Any]) -> Example:
+def read_example(reference: Mapping[str, Any]) -> Example:
     """The example that a row refers to. Raises `SettingsError` if its file is missing or has changed."""
-    found = ExampleLine(Path(place["path"]), place["number"], place["offset"])
-    example = found.example(estimate_tokens)
-    if example.id != place["id"]:
+    line = ExampleLine(Path(reference["path"]), reference["number"], reference["offset"])
+    example = line.example(estimate_tokens)
+    if example.id != reference["id"]:
         raise SettingsError(
-            f"{found.path}, row {found.number} is not {place['id']}: the file was changed during the run"
+            f"{line.path}, row {line.number} is not {reference['id']}: the file was changed during the run"
         )
     return example
 
@@ -214,7 +214,7 @@ def _stop_ids(model: str) -> frozenset[int]:
 def _outputs(trajectory: Trajectory, reports: list[dict[str, Any]], score: float) -> list[AgentLoopOutput]:
     """The rows of an attempt; the last one has the reward and the values that verl averages in its logs."""
     outputs = [_row(*pair) for pair in zip(trajectory.conversations, reports, strict=True)]
-    cut = sum(it.completion.finish_reason == "length" for it in trajectory.conversations)
+    cut = sum(conversation.completion.finish_reason == "length" for conversation in trajectory.conversations)
     outputs[-1].reward_score = trajectory.reward
     outputs[-1].extra_fields["reward_extra_info"] = {
         "acc": score,  # under this name, verl counts a validation attempt that failed as 0
