@@ -75,13 +75,13 @@ async def look_around(places: Sequence[Place] | None = None, seconds: float | No
     """Find the model servers on this machine at `places`, by default `PLACES`, in that order."""
     # Created before the clock starts, since they load modules, which takes a while.
     endpoints = [(place, _endpoint(place)) for place in places or PLACES]
-    asked = {asyncio.ensure_future(_server_at(place, endpoint)): place for place, endpoint in endpoints}
-    done, late = await asyncio.wait(asked, timeout=SECONDS if seconds is None else seconds)
+    searches = {asyncio.ensure_future(_server_at(place, endpoint)): place for place, endpoint in endpoints}
+    done, late = await asyncio.wait(searches, timeout=SECONDS if seconds is None else seconds)
     for task in late:
         task.cancel()
     await asyncio.gather(*late, return_exceptions=True)
-    found = [server for task in asked if task in done and (server := task.result())]
-    return Search(tuple(found), tuple(place for task, place in asked.items() if task in late))
+    servers = [server for task in searches if task in done and (server := task.result())]
+    return Search(tuple(servers), tuple(place for task, place in searches.items() if task in late))
 
 
 async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
@@ -89,10 +89,12 @@ async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
     try:
         listed = await _json(endpoint, "models")
         models = {
-            it["id"]: it
-            for it in (_dicts(listed, "data") if listed.get("object") == "list" else [])
-            if isinstance(it.get("id"), str) and it["id"].isprintable() and it.get("object") == "model"
-            if not it.get("parent")  # vLLM lists adapters too
+            entry["id"]: entry
+            for entry in (_dicts(listed, "data") if listed.get("object") == "list" else [])
+            if isinstance(entry.get("id"), str)
+            and entry["id"].isprintable()
+            and entry.get("object") == "model"
+            if not entry.get("parent")  # vLLM lists adapters too
         }
         chats, windows = await _ask_server(place, endpoint, list(models))
     finally:
@@ -110,16 +112,16 @@ async def _ask_server(
     windows: dict[str, int] = {}
     if place.name == "Ollama":
         names = models[:_MAX_ASKED]
-        shown = await asyncio.gather(*(_json(endpoint, "../api/show", {"model": it}) for it in names))
-        for name, it in zip(names, shown, strict=True):
-            if isinstance(able := it.get("capabilities"), list):
+        replies = await asyncio.gather(*(_json(endpoint, "../api/show", {"model": name}) for name in names))
+        for name, entry in zip(names, replies, strict=True):
+            if isinstance(able := entry.get("capabilities"), list):
                 chats[name] = "completion" in able
     elif place.name == "LM Studio":
-        for it in _dicts(await _json(endpoint, "../api/v0/models"), "data"):
-            if isinstance(it.get("type"), str):
-                name = str(it.get("id"))
-                chats[name] = it["type"] in ("llm", "vlm")
-                if window := window_of({"context_length": it.get("loaded_context_length")}):
+        for entry in _dicts(await _json(endpoint, "../api/v0/models"), "data"):
+            if isinstance(entry.get("type"), str):
+                name = str(entry.get("id"))
+                chats[name] = entry["type"] in ("llm", "vlm")
+                if window := window_of({"context_length": entry.get("loaded_context_length")}):
                     windows[name] = window
     return chats, windows
 
@@ -140,7 +142,7 @@ async def _json(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = 
 def _dicts(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The objects in a list that was sent under this name."""
     listed = sent.get(name)
-    return [it for it in listed if isinstance(it, dict)] if isinstance(listed, list) else []
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
 def _endpoint(place: Place) -> Endpoint:
@@ -165,7 +167,7 @@ def choose_server(search: Search, model: str | None) -> tuple[FoundServer, str] 
     for server in search.servers:
         if model is None:
             return server, server.models[0]
-        if name := next((it for it in (model, f"{model}:latest") if it in server.models), None):
+        if name := next((alias for alias in (model, f"{model}:latest") if alias in server.models), None):
             return server, name
     return None
 
@@ -196,7 +198,7 @@ async def _ollama_window(place: Place, model: str) -> int:
         running = _dicts(await _json(endpoint, "../api/ps"), "models")
     finally:
         await endpoint.aclose()
-    for it in running:
-        if model in (it.get("name"), it.get("model")):
-            return window_of(it) or _MIN_WINDOW_TOKENS
+    for entry in running:
+        if model in (entry.get("name"), entry.get("model")):
+            return window_of(entry) or _MIN_WINDOW_TOKENS
     return _MIN_WINDOW_TOKENS
