@@ -65,7 +65,7 @@ class Scored:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Identifies an example across readers, even if files have it at different places."""
+        """Identifies an example across readers, even where it stands elsewhere in their files."""
         row = self.row
         return (row.cell, row.example_id or row.index, row.problem, row.answers)
 
@@ -100,7 +100,7 @@ class Summary:
     whose answer or evidence entered the memory, `retention` the share of those that still have it there at
     the end; None if unknown. `declined` is the share of examples with an answer that were declined,
     `declined_rightly` that of those without one; `invented` the share of these that were answered all the
-    same. Failed attempts are neither. None without such examples.
+    same. Failed attempts count as neither. None without such examples.
     """
 
     examples: int
@@ -157,25 +157,28 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
             difference = fmean(of_samples) - fmean(scores[first, example])
             over[series, sizes[example]][example].append(difference)
             over[series, None][at_any_size[example]].append(difference)
-    means = {group: [fmean(it) for it in questions.values()] for group, questions in over.items()}
-    return {group: Estimate(len(it), fmean(it), *paired_interval(it)) for group, it in means.items()}
+    means = {group: [fmean(values) for values in questions.values()] for group, questions in over.items()}
+    return {
+        group: Estimate(len(values), fmean(values), *paired_interval(values))
+        for group, values in means.items()
+    }
 
 
 def _at_any_size(examples: Mapping[Hashable, Scored]) -> dict[Hashable, Hashable]:
     """The question of each example at any size; two examples of one size are different questions."""
     alike: Counter[tuple[Hashable, Size]] = Counter()
-    found: dict[Hashable, Hashable] = {}
+    questions: dict[Hashable, Hashable] = {}
     for key, result in examples.items():
         question, size = result.question_at_any_size, result.size
-        found[key] = (question, alike[question, size])
+        questions[key] = (question, alike[question, size])
         alike[question, size] += 1
-    return found
+    return questions
 
 
 def _number(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored]]:
     """Each result with its question, and its number among the questions with the same name and answers."""
     numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
-    for result in sorted(results, key=lambda it: it.row.index):
+    for result in sorted(results, key=lambda result: result.row.index):
         alike = numbers[result.folder, result.question]
         yield result.question, alike.setdefault(result.row.index, len(alike)), result
 
@@ -189,7 +192,7 @@ def summarise(results: Sequence[Scored]) -> Summary:
     there = [result for result in results if not is_absent(result.row.answers)]
 
     def mean(value: Callable[[EvaluationRow], float | None]) -> float | None:
-        known = [it for it in map(value, succeeded) if it is not None]
+        known = [number for number in map(value, succeeded) if number is not None]
         return fmean(known) if known and len(known) == len(succeeded) else None
 
     return Summary(
@@ -227,7 +230,7 @@ def paid_for(results: Iterable[Scored]) -> float | None:
 
 def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool | None]) -> Estimate | None:
     """How often something happened in the attempts that succeeded, as far as it is known."""
-    known = [it for it in results if not it.row.error and happened(it.row) is not None]
+    known = [result for result in results if not result.row.error and happened(result.row) is not None]
     return _rate(known, lambda row: bool(happened(row)))
 
 
@@ -239,27 +242,27 @@ def _rate(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool]) 
 
 def _by_example(results: Iterable[Scored], value: Callable[[EvaluationRow], float]) -> list[float]:
     """A value for each example: the mean of its samples, which do not count as separate questions."""
-    examples = group_by(results, lambda it: it.example).values()
-    return [fmean(value(it.row) for it in samples) for samples in examples]
+    examples = group_by(results, lambda result: result.example).values()
+    return [fmean(value(result.row) for result in samples) for samples in examples]
 
 
 def group_by(items: Iterable[Item], group: Callable[[Item], Group]) -> dict[Group, list[Item]]:
     """The items of each group, with groups in order of first appearance."""
-    found: defaultdict[Group, list[Item]] = defaultdict(list)
+    groups: defaultdict[Group, list[Item]] = defaultdict(list)
     for item in items:
-        found[group(item)].append(item)
-    return dict(found)
+        groups[group(item)].append(item)
+    return dict(groups)
 
 
 def by_task(results: Iterable[Scored]) -> dict[tuple[str, str, Size], Summary]:
     """A summary for each series, task and size."""
-    return _summarise_by(results, lambda it: (it.series, it.row.task, it.size))
+    return _summarise_by(results, lambda result: (result.series, result.row.task, result.size))
 
 
 def by_size(results: Iterable[Scored]) -> dict[tuple[str, Size], Summary]:
     """A summary for each series and size, over all its tasks; shorter ones first."""
-    found = _summarise_by(results, lambda it: (it.series, it.size))
-    return {group: found[group] for group in sorted(found, key=itemgetter(1))}
+    summaries = _summarise_by(results, lambda result: (result.series, result.size))
+    return {group: summaries[group] for group in sorted(summaries, key=itemgetter(1))}
 
 
 def growth(points: Iterable[tuple[float, float]]) -> float | None:
@@ -278,21 +281,23 @@ def growth_of(
 ) -> float | None:
     """How a cost of a series grows with the document's length."""
     summaries = [summary for (name, _), summary in sizes.items() if name == series]
-    return growth((it.length_tokens, spent) for it in summaries if (spent := cost(it)) is not None)
+    return growth(
+        (summary.length_tokens, spent) for summary in summaries if (spent := cost(summary)) is not None
+    )
 
 
 def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
     """A summary for each series, size and tenth of the document in which the answer stands.
 
-    If there are needle tasks, only they count: in others the answer's place need not be its evidence's.
+    If there are needle tasks, only they count: in others the answer may stand elsewhere than its evidence.
     """
-    placed = [it for it in results if it.row.depth is not None]
-    needles = [it for it in placed if it.row.task.startswith("niah")]
+    located = [result for result in results if result.row.depth is not None]
+    needles = [result for result in located if result.row.task.startswith("niah")]
 
     def tenth(result: Scored) -> int:
         return min(int((result.row.depth or 0.0) * DEPTH_BINS), DEPTH_BINS - 1)
 
-    return _summarise_by(needles or placed, lambda it: (it.series, it.size, tenth(it)))
+    return _summarise_by(needles or located, lambda result: (result.series, result.size, tenth(result)))
 
 
 def _summarise_by(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, Summary]:
@@ -302,14 +307,14 @@ def _summarise_by(results: Iterable[Scored], group: Callable[[Scored], Group]) -
 def wrong(results: Iterable[Scored]) -> list[Scored]:
     """The attempts that scored less than 1: of each series the worst, of each example one."""
     worst: defaultdict[str, list[Scored]] = defaultdict(list)
-    for attempts in group_by(results, lambda it: it.example).values():
-        last = min(attempts, key=lambda it: (it.row.score, it.row.sample))
+    for attempts in group_by(results, lambda result: result.example).values():
+        last = min(attempts, key=lambda result: (result.row.score, result.row.sample))
         if last.row.score < 1:
             worst[last.series].append(last)
     return [
-        it
+        result
         for own in worst.values()
-        for it in sorted(own, key=lambda it: (it.row.score, it.row.index))[:MAX_WRONG]
+        for result in sorted(own, key=lambda result: (result.row.score, result.row.index))[:MAX_WRONG]
     ]
 
 
@@ -319,10 +324,10 @@ def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:
     Texts that begin alike are one cause, under the text of the first.
     """
     first: dict[tuple[str, str, str], str] = {}
-    found: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for result in results:
         if error := result.row.error:
             text = re.sub(r"\d+", "N", " ".join(error.split()))
             series, cause = result.series, result.row.cause or ""
-            found[series, cause, first.setdefault((series, cause, text[:_ALIKE_CHARACTERS]), text)] += 1
-    return found
+            counts[series, cause, first.setdefault((series, cause, text[:_ALIKE_CHARACTERS]), text)] += 1
+    return counts

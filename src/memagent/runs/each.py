@@ -112,7 +112,7 @@ async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenera
         identities = await _identities(survey, opened)
         with await asyncio.to_thread(open_record, survey.folder, claim=writes) as record:
             items = [(file, problem) for file in files for problem in survey.problems]
-            run = _Run(survey, items, record, identities)
+            run = _FileRun(survey, items, record, identities)
             survey.on_begin(len(items))
             limited, ray = spending.limit(opened), survey.ray if writes else None
             batch = run_batch(items, read_file, run.take, limited, survey.settings.engine, ray)
@@ -139,7 +139,7 @@ def _find_files(survey: Survey) -> list[FoundFile]:
     if not survey.problems or len(set(survey.problems)) < len(survey.problems):
         raise SettingsError("which question? give at least one, and each only once")
     left_out = [os.path.realpath(path) for path in (out, survey.journals) if path]
-    found: dict[str, FoundFile] = {}
+    files: dict[str, FoundFile] = {}
     for path in sorted(survey.paths, key=natural):  # a shell lists contract10 before contract2
         if path == "-":
             raise DocumentError("standard input is one document: name files or folders to ask each")
@@ -147,12 +147,12 @@ def _find_files(survey: Survey) -> list[FoundFile]:
             if file.named and not os.path.lexists(file.path):
                 raise DocumentError(f"{shown(file.path)} cannot be read: No such file or directory")
             real = os.path.realpath(file.path)
-            if not any(Path(real).is_relative_to(it) for it in left_out):
-                found.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
-    if not found:
+            if not any(Path(real).is_relative_to(excluded) for excluded in left_out):
+                files.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
+    if not files:
         names = ", ".join(map(shown, survey.paths)) or "the arguments"
         raise DocumentError(f"no file in {names}: name another folder")
-    return list(found.values())
+    return list(files.values())
 
 
 async def _identities(survey: Survey, engine: Engine) -> dict[str, Mapping[str, Any]]:
@@ -165,8 +165,8 @@ async def _identities(survey: Survey, engine: Engine) -> dict[str, Mapping[str, 
 
 
 @dataclass
-class _Run:
-    """One run over the files; `stopped` says why nothing more is read, and is empty while it goes on."""
+class _FileRun:
+    """One run over the files; `stopped` says why nothing more is read, and is empty while it continues."""
 
     survey: Survey
     items: Sequence[Item]
@@ -178,13 +178,13 @@ class _Run:
     async def take(self, read: Callable[[OneFile], Awaitable[FileRow]], item: Item) -> FileRow:
         """The row of an item; `read` reads the file if it has to be read."""
         with record_failure(DocumentError) as failure:
-            found = await asyncio.to_thread(self._look, item)
+            outcome = await asyncio.to_thread(self._look, item)
         if failure:
             row = _without_answer(item, "failed", failure.error, failure.cause)
-        elif isinstance(found, FileRow):
-            row = found
+        elif isinstance(outcome, FileRow):
+            row = outcome
         else:
-            row = await asyncio.to_thread(self._keep, item, *found, await read(found[1]))
+            row = await asyncio.to_thread(self._keep, item, *outcome, await read(outcome[1]))
         self._known.setdefault(item, row)
         return row
 
@@ -200,7 +200,7 @@ class _Run:
             yield known or _without_answer(item, "not read", self.stopped or "the run was stopped")
 
     def _look(self, item: Item) -> FileRow | tuple[Seen, OneFile]:
-        """The row of an item that is known without a model, or else what to read. Blocks."""
+        """The row of an item if it is known without a model, or else what to read. Blocks."""
         survey, (file, problem) = self.survey, item
         if file.refusal:
             return _without_answer(item, "left out", file.refusal)
@@ -242,7 +242,7 @@ class _Run:
         return replace(row, spent=replace(row.spent, cost=self.survey.settings.read.cost(row.spent)))
 
     def _keep(self, item: Item, seen: Seen, file: OneFile, row: FileRow) -> FileRow:
-        """Put the row of a file that was just read on record. Blocks."""
+        """Record the row of a file that was just read. Blocks."""
         if row.cause in _STOPS:
             self.stopped = self.stopped or f"the run was stopped: {row.error}"
         if row.cause == SpendingLimitError.__name__:

@@ -74,7 +74,9 @@ def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
     pairs = (
         pair
         for dash in ("", " ")
-        for pair in _pair_up(_in_ascii(prediction, dash), tuple(_in_ascii(it, dash) for it in answers))
+        for pair in _pair_up(
+            _in_ascii(prediction, dash), tuple(_in_ascii(answer, dash) for answer in answers)
+        )
     )
     return float(any(re.search(_START + re.escape(gold) + _END, ours) for ours, gold in pairs))
 
@@ -175,7 +177,7 @@ def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
     if count < 2:
         return 0.0, 1.0
     if any(score not in (0, 1) for score in scores):
-        low, high = _normal_interval(sum(scores) + 1, sum(it * it for it in scores) + 1, count + 2)
+        low, high = _normal_interval(sum(scores) + 1, sum(score * score for score in scores) + 1, count + 2)
         return max(0.0, low), min(1.0, high)
     mean, shrink = fmean(scores), 1 + _Z95**2 / count
     middle = (mean + _Z95**2 / (2 * count)) / shrink
@@ -189,7 +191,7 @@ def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
     For scores of 0 and 1 it is that of Agresti and Min (2005): the normal one with two more questions, one
     that neither reader won and one that each won by half. So its width is never 0.
     """
-    squares = sum(it * it for it in differences) + 1
+    squares = sum(difference * difference for difference in differences) + 1
     low, high = _normal_interval(sum(differences), squares, len(differences) + 2)
     return max(-1.0, low), min(1.0, high)
 
@@ -205,7 +207,7 @@ def _in_ascii(text: str, dash: str) -> str:
     """The text in compatible characters, with `dash` for each dash and a full stop for other marks."""
     kinds = {"Pd": dash, "Cf": ""} | dict.fromkeys(_MARKS, ".")
     return _DASH_OR_BEYOND.sub(
-        lambda it: kinds.get(category(it[0]), it[0]), normalize("NFKC", _with_minus(text))
+        lambda match: kinds.get(category(match[0]), match[0]), normalize("NFKC", _with_minus(text))
     )
 
 
