@@ -1,4 +1,4 @@
-"""Train as a settings file says: a warm start by imitation, then reinforcement.
+"""Train as a settings file says: a warm start by supervised fine-tuning (SFT), then reinforcement.
 
 The settings determine a run. All sampling depends only on the seed and the position in the data, so a run
 that is killed and resumed has the same metrics as one that is not.
@@ -34,7 +34,7 @@ from memagent.training.run import (
 )
 from memagent.training.serving import open_server
 from memagent.training.settings import TrainingSettings
-from memagent.training.warm_start import imitate, is_file
+from memagent.training.warm_start import fine_tune, is_file
 
 _MAY_CHANGE: Any = {
     "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
@@ -89,7 +89,7 @@ async def train(
                 HeldOut.forget(folder)
             if not only_warm_start:
                 check_reinforcement(run)
-            await imitate(run)
+            await fine_tune(run)
             if not only_warm_start:
                 await reinforce(run, server)
         finally:

@@ -1,8 +1,8 @@
 """The perfect memory-writer: an engine that knows what each example's answer follows from.
 
-It runs the package's workflows unchanged, so a warm start imitates conversations with exactly the prompts of
-a read. It never says ENOUGH, since what was read does not tell whether more is to come. It notes the evidence
-it has seen, or the words it has counted.
+It runs the package's workflows unchanged, so a warm start trains on conversations with exactly the prompts
+of a read. It never says ENOUGH, since what was read does not tell whether more is to come. It notes the
+evidence it has seen, or the words it has counted.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
 _TALLY_TIMES = 4  # times as many words are counted as asked for: lower ranks may still rise
 
 
-class Player(Engine, Protocol):
+class Expert(Engine, Protocol):
     """An engine to imitate, for one read; `erred` holds its replies that are not to be imitated."""
 
     erred: set[str]
 
 
-MakePlayer = Callable[[Example, Prompts, Model], Player]
-"""Makes the player of an example, with the prompts of its read, for the model being trained."""
+MakeExpert = Callable[[Example, Prompts, Model], Expert]
+"""Makes the expert of an example, with the prompts of its read, for the model being trained."""
 
 
 class Oracle:
-    """The perfect player of one example.
+    """The perfect expert for one example.
 
     It replies to an update with the memory so far and the evidence in the chunk. If there is none, it replies
     UNCHANGED if the prompt offers that word, and otherwise with the memory as it is. At the end it gives the

@@ -28,7 +28,8 @@ from memagent.tasks.scoring import confidence_interval
 from memagent.training.data import load_data
 from memagent.training.metrics import GroupCounts, compute_means, count_group, select_groups
 from memagent.training.optimization.learner import Learner, Sums, group_sequences, learning_rate
-from memagent.training.rollout import Rollout, check_prompts, load_reward
+from memagent.training.rewards import check_prompts, load_reward
+from memagent.training.rollout import Rollout
 from memagent.training.run import CHECKPOINTS, RunState, TrainingPosition, load_checkpoint, write_tensors
 from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
@@ -205,8 +206,8 @@ class HeldOut:
         settings = self._settings
         examples = load_examples(self._examples) if settings.evaluation.every else ()
         held_out = [(example.problem, example.document) for example in examples]
-        imitated = settings.warm_start.examples if settings.warm_start.steps else ()
-        data = load_data((*settings.data.examples, *imitated), settings.seed, len)  # no length is used
+        fine_tuned = settings.warm_start.examples if settings.warm_start.steps else ()
+        data = load_data((*settings.data.examples, *fine_tuned), settings.seed, len)  # no length is used
         trained = ((example.problem, example.document) for example in data.every(len(held_out)))
         shared = set(held_out).intersection(trained)
         if count := sum(pair in shared for pair in held_out):

@@ -1,6 +1,6 @@
-"""Attempts at examples and what they are worth: ordinary reads, with an engine that records what was sampled.
+"""Rollouts: ordinary reads of examples, with an engine that records what was sampled.
 
-The conversations of an attempt form its trajectory. The reward comes from the answer, less a penalty for
+The conversations of an attempt form its trajectory. Its reward is that of the answer, less a penalty for
 overlong replies if there is one. An attempt that the policy fails, with an empty answer for instance, earns
 0 and is trained on like any other. A failure of the engine ends the run.
 """
@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from memagent.concurrency import side_by_side
 from memagent.documents.opening import text_document
 from memagent.engines.wrappers import Wrapper
-from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError, SettingsError
+from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError
 from memagent.reading.read import Read
-from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
-from memagent.tasks import TASKS
-from memagent.tasks.scoring import SCORERS, score_reply
-from memagent.training.data import load_function
-from memagent.training.oracle import MakePlayer, Oracle
+from memagent.training.rewards import Reward, overlong_penalty
 from memagent.types import (
     Completion,
     Conversation,
@@ -35,85 +28,11 @@ from memagent.types import (
     Example,
     Group,
     Message,
-    Model,
     Sampling,
-    Trained,
     Trajectory,
 )
 
-_F_MEASURES = ("f1", "rouge_l")  # scorers that pay for parts of an answer, but not for guesses
 _log = logging.getLogger(__name__)
-
-Reward = Callable[[Example, Trajectory], float]
-"""Maps an example and an attempt at it to the reward. Attempts without an answer get 0 without a call."""
-
-
-def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:
-    """The reward that a function's `name` or a `scorer` of `SCORERS` gives; without either, `exact_reward`.
-
-    Raises `SettingsError`, and so does a named function that fails or returns no finite number.
-    """
-    if name:
-        return _guard(name, load_function(name))
-    if scorer is None:
-        return exact_reward
-    if scorer not in SCORERS:
-        raise SettingsError(f"there is no scorer {scorer!r}: use one of {', '.join(SCORERS)}")
-    return lambda example, trajectory: score_reply(scorer, trajectory.answer, example.answers)
-
-
-def _guard(name: str, function: Callable[..., Any]) -> Reward:
-    def reward(example: Example, trajectory: Trajectory) -> float:
-        try:
-            number = float(function(example, trajectory))
-        except Exception as error:  # it is the user's code
-            problem = f"{type(error).__name__}: {error}"
-            raise SettingsError(
-                f"the reward {name} failed on the example {example.id} ({problem})"
-            ) from error
-        if not math.isfinite(number):
-            raise SettingsError(
-                f"the reward {name} is {number} for the example {example.id}: return a finite number"
-            )
-        return number
-
-    return reward
-
-
-def check_prompts(scorer: str | None, settings: ReadSettings, trained: Trained) -> None:
-    """Raise `SettingsError` if the scorer is `boxed_match` and no prompt asks for a boxed answer."""
-    prompts = choose_workflow(settings, trained)[1].prompts
-    if scorer == "boxed_match" and "boxed" not in prompts.answer:
-        raise SettingsError(
-            r"the scorer boxed_match needs prompts that ask for \boxed{}: set read.workflow to overwrite and "
-            "read.templates to presets/prompts/boxed.toml, or use exact_match"
-        )
-
-
-def exact_reward(example: Example, trajectory: Trajectory) -> float:
-    """1 for the answer and nothing else, so that a list of guesses earns nothing.
-
-    If several values are asked for, the F1 of their words, which falls with each that is missing or wrong.
-    A task with its own F measure keeps it. If the document lacks the answer, 1 for saying so.
-    """
-    task, answers, scorer = TASKS.get(example.task), example.answers, "exact_match"
-    if task and task.wants_all and len(answers) > 1:
-        scorer, answers = "f1", (" ".join(answers),)
-    elif task and task.scorer in _F_MEASURES:
-        scorer = task.scorer
-    return score_reply(scorer, trajectory.answer, answers)
-
-
-def overlong_penalty(completion_tokens: int, limit_tokens: int, buffer_tokens: int) -> float:
-    """DAPO's soft punishment for a completion near its limit (arXiv 2503.14476, section 3.4).
-
-    It falls linearly from 0 to -1 over the last `buffer_tokens`, or over all if the limit is below that.
-    """
-    if buffer_tokens <= 0:
-        return 0.0
-    buffer_tokens = min(buffer_tokens, limit_tokens)
-    over = completion_tokens - (limit_tokens - buffer_tokens)
-    return -min(max(over, 0) / buffer_tokens, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,73 +157,3 @@ class _Recorder(Wrapper):
             Conversation("answer", None, messages, completion, memory)
             for messages, completion in self._calls[len(conversations) :]
         ]
-
-
-async def collect(
-    examples: Iterable[Example], rollout: Rollout, least_reward: float = 1.0, samples: int = 1
-) -> AsyncGenerator[Trajectory, None]:
-    """The attempts that earned `least_reward` or more, in the examples' order, without replies that were cut.
-
-    Makes `samples` attempts at each example, as many at once as the engine takes calls. With a seed in the
-    rollout's settings, each attempt and each of its calls gets its own. Raises `EngineError` if the engine
-    fails for good, and `SettingsError` for no number and for samples that would all be the same.
-    """
-    settings = rollout.settings
-    if math.isnan(least_reward):
-        raise SettingsError("least_reward is nan: give a number")
-    if samples > 1 and settings.temperature == 0:
-        raise SettingsError(f"{samples} samples at temperature 0 are all the same: set a temperature")
-    attempts = (
-        (example, None if settings.seed is None else f"{settings.seed}/{number}/{sample}")
-        for number, example in enumerate(examples)
-        for sample in range(samples)
-    )
-    made = side_by_side(lambda pair: rollout.attempt_if_readable(*pair), attempts, rollout.engine.model.calls)
-    async with aclosing(made) as done:
-        async for trajectory in done:
-            if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:
-                # Imitation ends every reply, and nothing says where one that was cut would have ended.
-                whole = [
-                    conversation
-                    for conversation in trajectory.conversations
-                    if conversation.completion.finish_reason != "length"
-                ]
-                if whole:
-                    yield replace(trajectory, conversations=tuple(whole))
-
-
-async def solve(
-    examples: Iterable[Example],
-    settings: ReadSettings,
-    model: Model,
-    player: MakePlayer = Oracle,
-    least_reward: float = 1.0,
-) -> AsyncGenerator[Trajectory, None]:
-    """The oracle's trajectory of each example, in order, with its reward; or that of another `player`.
-
-    `settings` are those that training will read with, and `model` is the one being trained: its tokenizer
-    and templates are used. Conversations in which the player erred are left out, and with a warning examples
-    that earn less than `least_reward`, since the budgets leave no room for them. Raises `SettingsError` for
-    an example that cannot be solved, and for budgets that do not fit.
-    """
-    prompts = choose_workflow(settings, model.trained)[1].prompts
-    left_out = 0
-    for example in examples:
-        engine = player(example, prompts, model)
-        rollout = Rollout(engine=engine, settings=settings, reward=exact_reward)
-        trajectory = await rollout.attempt_if_readable(example)
-        if trajectory is None:
-            continue
-        if (worth := trajectory.reward or 0.0) >= least_reward:
-            good = [
-                conversation
-                for conversation in trajectory.conversations
-                if conversation.completion.text not in engine.erred
-            ]
-            yield replace(trajectory, conversations=tuple(good))
-        else:
-            left_out += 1
-            if left_out == 1:
-                _log.warning("%s is left out: the budgets allow only a reward of %.2f", example.id, worth)
-    if left_out > 1:
-        _log.warning("%d examples in all are left out for that reason", left_out)

@@ -129,11 +129,11 @@ class OptimizerSettings(ScheduleSettings):
 
 
 class WarmStartSettings(ScheduleSettings):
-    """Imitation before reinforcement, of `count` trajectories.
+    """Supervised fine-tuning (SFT) before reinforcement, on `count` trajectories.
 
     `trajectories` is a file of `memagent train collect`, "oracle", a function from an example to a
-    `Trajectory`, or a class in the oracle's place, a `MakePlayer`. What follows a mistake of the oracle is
-    imitated, so that the model learns to drop what it should not have noted; the mistake is not. Each step
+    `Trajectory`, or a class in the oracle's place, a `MakeExpert`. What follows a mistake of the oracle is
+    trained on, so that the model learns to drop what it should not have noted; the mistake is not. Each step
     draws `sequences`, up to `neighbours` at a time with a common prompt prefix.
     """
 

@@ -1,6 +1,6 @@
-"""Imitation before reinforcement: conversations of good trajectories, as training sequences.
+"""Supervised fine-tuning (SFT) before reinforcement, on the conversations of good trajectories.
 
-The trajectories come from a file, from the oracle or another player in its place, or from a function.
+The trajectories come from a file, from the oracle or another expert in its place, or from a function.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 from memagent.engines.torch.chats import chat_ids, text_ids
 from memagent.engines.torch.prefill import group_by_beginning
 from memagent.errors import SettingsError
+from memagent.training.collecting import solve
 from memagent.training.data import Data, load_data, load_function, read_trajectories
 from memagent.training.optimization.learner import learning_rate
 from memagent.training.oracle import Oracle
-from memagent.training.rollout import solve
 from memagent.training.run import RunState
 from memagent.training.settings import TrainingSettings, WarmStartSettings
 from memagent.types import Conversation, Model, TrainingSequence, Trajectory
 
 
-async def imitate(run: RunState) -> None:
+async def fine_tune(run: RunState) -> None:
     """Take the remaining steps of the warm start; do nothing once reinforcement has begun."""
     warm_start, position = run.settings.warm_start, run.position
     if position.step or not (warm_start.steps or position.warm_steps):
         return
     if position.warm_steps < warm_start.steps:
-        pool = await load_imitations(run.settings, run.data, run.policy.tokenizer, run.engine.model)
+        pool = await load_sequences(run.settings, run.data, run.policy.tokenizer, run.engine.model)
         await _take_steps(run, pool)
-    # Reinforcement begins with a new optimizer, and after the examples that were imitated.
+    # Reinforcement begins with a new optimizer, and after the examples of the warm start.
     position.example = 0 if is_file(warm_start.trajectories) or warm_start.examples else warm_start.count
     run.save(None)
 
@@ -47,14 +47,16 @@ async def _take_steps(run: RunState, pool: Sequence[Sequence[TrainingSequence]])
     for step in range(position.warm_steps, warm_start.steps):
         await asyncio.sleep(0)  # an interrupt takes effect between steps
         sequences = draw(pool, warm_start, random.Random(f"{run.settings.seed}/warm start/{step}"))
-        sums = learner.imitate(run.ranks.share(sequences), learning_rate(warm_start, step, warm_start.steps))
+        sums = learner.fine_tune(
+            run.ranks.share(sequences), learning_rate(warm_start, step, warm_start.steps)
+        )
         position.warm_steps = step + 1
         run.report("warm_start", step + 1, run.means(sums))
         if run.saves(learner, step + 1) and step + 1 < warm_start.steps:
             run.save(learner)
 
 
-async def load_imitations(
+async def load_sequences(
     settings: TrainingSettings, data: Data, tokenizer: Any, model: Model
 ) -> list[list[TrainingSequence]]:
     """All conversations of the warm start's trajectories; those with a common prompt prefix are grouped.
@@ -114,12 +116,12 @@ async def _load_trajectories(settings: TrainingSettings, data: Data, model: Mode
     if not isinstance(write, type):
         written = (write(example) for example in examples)
         return [await trajectory if inspect.isawaitable(trajectory) else trajectory for trajectory in written]
-    player = partial(Oracle, mistakes=warm_start.mistakes) if write is Oracle else write
+    expert = partial(Oracle, mistakes=warm_start.mistakes) if write is Oracle else write
     solved: list[Trajectory] = []
     sizes = warm_start.chunk_tokens or (settings.read.chunk_tokens,)
     for turn, tokens in enumerate(sizes):
         read = settings.read.replace(chunk_tokens=tokens)
-        async for trajectory in solve(examples[turn :: len(sizes)], read, model, player):
+        async for trajectory in solve(examples[turn :: len(sizes)], read, model, expert):
             solved.append(trajectory)
             await asyncio.sleep(0)  # an interrupt takes effect between examples
     return solved

@@ -102,7 +102,7 @@ class Learner:
 
         return self._step(sequences, losses, rate)
 
-    def imitate(self, sequences: Sequence[TrainingSequence], rate: float) -> Sums:
+    def fine_tune(self, sequences: Sequence[TrainingSequence], rate: float) -> Sums:
         """Take a supervised step on the completions. Returns sums over their tokens."""
         return self._step(sequences, lambda _batch, values, _sums: -values.logprobs, rate)
 

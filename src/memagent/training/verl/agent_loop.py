@@ -25,7 +25,8 @@ from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.settings import ReadSettings
 from memagent.strict import StrictModel, build
 from memagent.tasks.files import ExampleLine, example_lines
-from memagent.training.rollout import Rollout, load_reward
+from memagent.training.rewards import load_reward
+from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Example, Message, Model, Sampling, Trajectory, Usage
 
 AGENT_LOOP = "memagent"

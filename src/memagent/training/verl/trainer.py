@@ -23,7 +23,7 @@ from verl.utils.device import auto_set_device
 
 from memagent.errors import SettingsError
 from memagent.reading.budgets import Budgets
-from memagent.training.rollout import check_prompts
+from memagent.training.rewards import check_prompts
 from memagent.training.verl.agent_loop import AGENT_LOOP, plugin_settings
 from memagent.types import Trained
 
