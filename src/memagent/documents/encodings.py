@@ -17,7 +17,7 @@ from itertools import chain
 import chardet
 
 from memagent.documents.converters.text import meant_encoding
-from memagent.prompts.guard import sendable
+from memagent.text import sendable
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),

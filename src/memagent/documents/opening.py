@@ -35,7 +35,7 @@ from memagent.documents.marks import PUBLIC, mark_of
 from memagent.documents.markup import markdown_of
 from memagent.documents.paths import find_files, keep_input, shown
 from memagent.errors import DocumentError
-from memagent.prompts.guard import sendable
+from memagent.text import sendable
 
 _MAX_BLANK = 64  # blocks of white space held back until text follows
 

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from memagent.errors import ContextOverflowError, EngineError, without_secrets
-from memagent.prompts.guard import sendable
+from memagent.text import sendable
 from memagent.types import Usage
 
 # Applied to words without underscores. A request may also exceed a budget, or the limit of its reply.

@@ -10,13 +10,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, log, log2
+from math import fsum, log, log2, sqrt
 from operator import itemgetter
 from statistics import fmean, linear_regression
 from typing import Literal, TypeVar
 
 from memagent.evaluation.rows import EvaluationRow
-from memagent.tasks.scoring import confidence_interval, declines, is_absent, paired_interval
+from memagent.tasks.scoring import declines, is_absent
 
 DEPTH_BINS = 10
 MAX_WRONG = 20
@@ -24,6 +24,7 @@ MAX_WRONG = 20
 
 _MIN_SPREAD = 1.5  # longest length over shortest; growth cannot be fitted over less
 _ALIKE_CHARACTERS = 120  # errors that begin with the same ones are of one kind
+_Z95 = 1.959964
 _UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
 
 Group = TypeVar("Group", bound=Hashable)
@@ -133,6 +134,43 @@ class Summary:
         if self.prompt_tokens is None or self.completion_tokens is None:
             return None
         return self.prompt_tokens + self.completion_tokens
+
+
+def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean score: Wilson's if all scores are 0 or 1, else the normal one.
+
+    The normal one adds two questions, one that scores 0 and one that scores 1, so that it is not too narrow
+    for few questions (as in Agresti and Caffo, 2000). With fewer than two scores it is 0 to 1. To compare two
+    readers of the same questions, use `paired_interval`.
+    """
+    count = len(scores)
+    if count < 2:
+        return 0.0, 1.0
+    if any(score not in (0, 1) for score in scores):
+        low, high = _normal_interval(sum(scores) + 1, sum(score * score for score in scores) + 1, count + 2)
+        return max(0.0, low), min(1.0, high)
+    mean, shrink = fmean(scores), 1 + _Z95**2 / count
+    middle = (mean + _Z95**2 / (2 * count)) / shrink
+    half = _Z95 * sqrt(mean * (1 - mean) / count + (_Z95 / (2 * count)) ** 2) / shrink
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean difference of two readers' scores, question by question.
+
+    For scores of 0 and 1 it is that of Agresti and Min (2005): the normal one with two more questions, one
+    that neither reader won and one that each won by half. So its width is never 0.
+    """
+    squares = sum(difference * difference for difference in differences) + 1
+    low, high = _normal_interval(sum(differences), squares, len(differences) + 2)
+    return max(-1.0, low), min(1.0, high)
+
+
+def _normal_interval(total: float, squares: float, count: int) -> tuple[float, float]:
+    """The 95% interval of the mean of `count` values, from their sum and the sum of their squares."""
+    mean = total / count
+    half = _Z95 * sqrt((squares / count - mean**2) / count)
+    return mean - half, mean + half
 
 
 def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size | None], Estimate]:

@@ -26,6 +26,7 @@ from memagent.documents.files import FileState
 from memagent.errors import SettingsError, extra_hint, reason
 from memagent.settings import user_cache_path
 from memagent.storage import file_digest, write_whole
+from memagent.text import SENTENCE_END
 from memagent.wheels import download
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -40,10 +41,6 @@ HOMES = {
 }
 """Where to get each corpus."""
 
-# A sentence ends at a mark and its closing quotes, before a capital or a digit; not after "Mr.".
-SENTENCE_END = re.compile(
-    r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
-)
 _SAMPLE_OF = "sample of "
 _BLOCK_CHARACTERS = 1 << 16
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
@@ -144,7 +141,7 @@ def corpora_path() -> Path:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file, each with its number from 1 on, one in memory at a time.
+    """The objects of a file, each with its number counted from 1, one in memory at a time.
 
     The file is JSON lines, numbered with the blank ones. With a name in .json, it is a JSON list, or objects
     of any number of lines (SQuAD's is a single one). It is gzipped if the name ends in .gz. Raises

@@ -14,8 +14,9 @@ from typing import Any
 
 from memagent.documents.files import FileState
 from memagent.errors import SettingsError, reason
-from memagent.tasks.corpora import SENTENCE_END, Corpus, read_rows
+from memagent.tasks.corpora import Corpus, read_rows
 from memagent.tasks.files import question_of
+from memagent.text import SENTENCE_END
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from memagent.documents.tokens import shorten
 from memagent.errors import EngineError, SettingsError
 from memagent.prompts import MEMORY, UNCHANGED, Prompts
 from memagent.tasks import TASKS
-from memagent.tasks.corpora import SENTENCE_END
 from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.scoring import is_absent, substring_match
 from memagent.tasks.words import CODED_NOISE
+from memagent.text import SENTENCE_END
 from memagent.types import Completion, Engine, Example, Message, Model, Sampling, TokenCounter, Usage
 
 REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."

@@ -22,9 +22,9 @@ from memagent.errors import TrainingError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
+from memagent.evaluation.statistics import confidence_interval
 from memagent.settings import Settings
 from memagent.tasks import load_examples, write_examples
-from memagent.tasks.scoring import confidence_interval
 from memagent.training.data import load_data
 from memagent.training.metrics import GroupCounts, compute_means, count_group, select_groups
 from memagent.training.optimization.learner import Learner, Sums, group_sequences, learning_rate
