@@ -32,7 +32,7 @@ def plugins(group: Group) -> Mapping[str, EntryPoint]:
 
 
 def load(group: Group, name: str) -> Any:
-    """Load the plug-in of this name. Raises `SettingsError` if its package fails, or what it has is none."""
+    """Load the plug-in of this name. Raises `SettingsError` if its package fails, or if it is not one."""
     point = plugins(group)[name]
     try:
         plugin = point.load()

@@ -87,12 +87,14 @@ class _Writer:
         self._marker = ""  # what begins the next line: "# ", "* "
         self._marks: list[str] = []  # what goes right before the next text: "[", "`"
         self._formula: list[tuple[str, int]] = []  # open elements of a formula, and how many parts they have
-        self._quotes = self._preformatted = self._dropped = 0  # open elements: of the last, with those in it
+        self._quotes = self._preformatted = self._dropped = (
+            0  # open elements; the last counts those within it too
+        )
         self._fence_due = False
         self._breaks, self._space, self._last = 0, False, ""
 
     def take(self) -> str:
-        """What was written since the last call."""
+        """The text written since the last call."""
         text, self._out, self.called = "".join(self._out), [], False
         return text
 
@@ -299,6 +301,6 @@ def _number(start: str | None) -> int:
 
 
 def _link(href: str) -> str:
-    """A link's target; empty if it is useless: a place in the page, a script, data."""
+    """A link's target; empty if it is useless: an anchor in the page, a script, data."""
     href = "".join(href.split())
     return "" if href.startswith(("#", "javascript:", "data:")) or len(href) > _MAX_LINK else href

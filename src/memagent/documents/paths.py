@@ -24,7 +24,7 @@ _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
 _NUMBER = re.compile(r"(\d+)")
 
 
-class FoundFile(NamedTuple):
+class MatchedFile(NamedTuple):
     """A file, and whether it was named (itself or by a pattern) rather than found in a directory.
 
     `refusal` says why the file must not be read; it is empty if it may be.
@@ -35,7 +35,7 @@ class FoundFile(NamedTuple):
     refusal: str = ""
 
 
-def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[FoundFile]:
+def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[MatchedFile]:
     """The files that a path stands for.
 
     Raises `DocumentError` for an invalid path, a URL, and a pattern that matches nothing.
@@ -48,13 +48,13 @@ def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Fou
         if given.is_dir():
             yield from _walk(given, follow_links)
         elif given.exists():
-            yield FoundFile(given, named=True)
+            yield MatchedFile(given, named=True)
         elif _URL.match(text):
             raise DocumentError(f"{shown(path)} is a URL: download it first, and name the file")
         elif glob.has_magic(text):
             yield from _matching(given, follow_links)
         else:
-            yield FoundFile(given, named=True)
+            yield MatchedFile(given, named=True)
     except OSError as error:
         raise unreadable(shown(path), error) from error
 
@@ -96,7 +96,7 @@ def natural(path: str | os.PathLike[str]) -> tuple[list[list[str | int]], str]:
     return [[int(piece) if piece.isdecimal() else piece for piece in part] for part in parts], text
 
 
-def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[FoundFile]:
+def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[MatchedFile]:
     """The files below a directory, in natural order, by default no hidden ones; then unlistable folders."""
     closed: list[Path] = []
     inside = _real(top)
@@ -119,10 +119,10 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found
                 continue
             if path.is_symlink() and not follow_links and not _real(path).is_relative_to(inside):
                 refusal = f"{shown(path)} is a link that leads out of {shown(top)}: set `follow_links`"
-                yield FoundFile(path, named=False, refusal=refusal)
+                yield MatchedFile(path, named=False, refusal=refusal)
             elif name not in links:
-                yield FoundFile(path, named=False)
-    yield from (FoundFile(path, named=False) for path in closed)
+                yield MatchedFile(path, named=False)
+    yield from (MatchedFile(path, named=False) for path in closed)
 
 
 def _real(path: Path) -> Path:
@@ -130,7 +130,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _matching(pattern: Path, follow_links: bool) -> Iterator[FoundFile]:
+def _matching(pattern: Path, follow_links: bool) -> Iterator[MatchedFile]:
     """The files that match a pattern, in natural order."""
     parts = pattern.parts
     if "**" in parts:
@@ -139,14 +139,14 @@ def _matching(pattern: Path, follow_links: bool) -> Iterator[FoundFile]:
         rest = parts[index:]
         hidden = any(part.startswith(".") for part in rest)
         entries = [
-            (file if index else FoundFile(Path(os.path.relpath(file.path)), *file[1:]))
+            (file if index else MatchedFile(Path(os.path.relpath(file.path)), *file[1:]))
             for top in tops
             for file in _walk(Path(top), follow_links, hidden)
             if _matches(file.path.relative_to(top).parts, rest)
         ]
         files = [file if file.refusal else file._replace(named=True) for file in entries]
     else:
-        files = [FoundFile(Path(match), named=True) for match in glob.glob(str(pattern))]  # noqa: PTH207
+        files = [MatchedFile(Path(match), named=True) for match in glob.glob(str(pattern))]  # noqa: PTH207
     if not files:
         raise DocumentError(f"no file matches {shown(pattern)}")
     files.sort(key=lambda file: natural(file.path))

@@ -29,7 +29,7 @@ _PEFT_TOML = "memagent.toml"
 _PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 
 
-class _Budgets(StrictModel):
+class _TrainedBudgets(StrictModel):
     """The budgets that an adapter was trained with, in tokens."""
 
     problem_tokens: Positive | None = None
@@ -42,7 +42,7 @@ class _TrainedFile(StrictModel):
     """The TOML file beside an adapter, without its templates."""
 
     workflow: str | None = None
-    budgets: _Budgets = Field(default_factory=_Budgets)
+    budgets: _TrainedBudgets = Field(default_factory=_TrainedBudgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def read_trained(adapter: Path) -> Trained:
     """
     beside = trained_file(adapter)
     templates = read_toml(beside) if beside.is_file() else {}
-    in_header = build(_Budgets, _header_budgets(adapter), str(adapter))
+    in_header = build(_TrainedBudgets, _header_budgets(adapter), str(adapter))
     others: dict[str, object] = {
         name: templates.pop(name) for name in ("workflow", "budgets") if name in templates
     }

@@ -101,7 +101,7 @@ async def _pass_on(first: bytes, events: AsyncIterator[bytes], endpoint: Endpoin
 
 
 async def _check(reply: HttpReply, body: Mapping[str, Any], endpoint: Endpoint) -> None:
-    """Raise the error in the reply, or `TransientError` if it is no answer.
+    """Raise the error in the reply, or `TransientError` if it is not an answer.
 
     Raises `ContextOverflowError` if a part of the prompt was dropped.
     """

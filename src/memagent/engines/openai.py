@@ -279,7 +279,7 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
 
 
 def _how_to_do_without(setter: str) -> str:
-    """What to do about a wrong address that this has set, on lines of its own."""
+    """What to do about a wrong address that was set by `setter`, on lines of their own."""
     if not setter:
         return ""
     how = "leave it out" if setter == "`base_url`" else "remove it there"

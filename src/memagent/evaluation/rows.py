@@ -30,7 +30,7 @@ _NEEDED = {
 }  # fmt: skip
 """What every run.json has, among other things."""
 
-# Where and when a run took place, what follows from its plan, what only bounds it: no row depends on these.
+# Where and when a run took place, what follows from its plan, and its limits: no row depends on these.
 _INCIDENTAL = ("command", "python", "attempts")
 _INCIDENTAL_SETTINGS = (
     "engine", "base_url", "concurrency", "connect_seconds", "timeout_seconds", "retries", "threads",
@@ -155,7 +155,7 @@ def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rows depend on: a run can be continued only if this is the same."""
+    """Everything that the rows depend on: a run can be continued only if this is the same."""
     identity = {name: value for name, value in header.items() if name not in _INCIDENTAL}
     defaults = ReadSettings().model_dump(exclude={"workflow"})  # for what a newer version has added
     settings = {**defaults, **(identity.get("settings") or {})}

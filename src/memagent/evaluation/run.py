@@ -246,7 +246,7 @@ class Needed:
 
     @property
     def retained(self) -> bool | None:
-        """Whether the last memory held every item; None as for `captured`."""
+        """Whether every item is in the last memory; None as for `captured`."""
         return len(self._last) == len(self.items) if self.items and self._last is not None else None
 
 

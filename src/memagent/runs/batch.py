@@ -77,7 +77,7 @@ def record_failure(*kinds: type[MemAgentError]) -> Iterator[ReadFailure]:
 
 @dataclass(slots=True)
 class RunProgress:
-    """How far a run, or a part of it, has come.
+    """How far a run, or a part of it, has got.
 
     `done` of `total` rows are known, of which `kept` are from an earlier run and `failed` have no result.
     `spent` is what the others have taken, `max_calls` the most calls of a single row.

@@ -1,7 +1,7 @@
 """Ask each of many files a question, side by side; read only what is new or changed.
 
 An answer is written to disk as soon as it is known; interrupted reads continue from their journals. A file
-that cannot be read becomes a row with its error, and the run goes on. Answers are not combined.
+that cannot be read becomes a row with its error, and the run continues. Answers are not combined.
 """
 
 from __future__ import annotations
@@ -293,6 +293,6 @@ def identify(file: FoundFile, now: FileState) -> tuple[Seen, Document]:
 
 
 def key_of(content: str, identity: Mapping[str, Any]) -> str:
-    """The key of an answer, made from the content that was read and everything that was asked of it."""
+    """The key of an answer, made from the content that was read and everything else the answer depends on."""
     whole = json.dumps([content, identity], sort_keys=True)
     return hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:32]

@@ -174,7 +174,7 @@ class Draft:
     ) -> Example:
         """The finished example; its document has `tokens` tokens.
 
-        Its `id` tells what it depends on: an example of no size is a row of its set, whatever the seed.
+        Its `id` names what it depends on: an example without a size is a row of its set, whatever the seed.
         """
         size = self.recipe.length_tokens or self.recipe.documents
         made = f"{size}-{self.recipe.seed}-" if size else ""

@@ -58,7 +58,7 @@ class MetricsLog:
     def write(self, stage: str, step: int, values: Mapping[str, float], haystack: str = "") -> None:
         """Append a line; it is on disk when this returns. Raises `SettingsError` if it cannot be written.
 
-        `haystack` names what the documents of an evaluation were made from, if they were.
+        `haystack` names what the documents of an evaluation were made from, if anything.
         """
         # JSON has neither NaN nor infinity; a loss that blew up is written as null, and read as NaN.
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}

@@ -83,6 +83,6 @@ def _accelerator() -> Any:
         return None
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    # Without a GPU it would look for one all the same, and take each process for the only one.
+    # Unless told otherwise, it looks for a GPU even without one, and takes each process for the only one.
     patience = InitProcessGroupKwargs(timeout=_PATIENCE)
     return Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[patience])

@@ -137,15 +137,15 @@ class _Recorder(Wrapper):
     def __init__(self, engine: Engine, seed: str | None) -> None:
         super().__init__(engine)
         self._seed = seed
-        self._begun = 0
+        self._count = 0
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with a seed of its own: one seed for all would give all calls the same random numbers."""
         if self._seed is not None:
-            seed = random.Random(f"{self._seed}/{self._begun}").getrandbits(31)
+            seed = random.Random(f"{self._seed}/{self._count}").getrandbits(31)
             sampling = replace(sampling, seed=seed)
-        self._begun += 1
+        self._count += 1
         completion = await super().complete(messages, sampling)
         self._calls.append((messages, completion))
         return completion

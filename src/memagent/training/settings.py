@@ -230,7 +230,7 @@ def _locate(settings: TrainingSettings, folder: Path) -> TrainingSettings:
 
 
 def _file_of(name: str) -> Path:
-    """The file that a setting names: of a function, `file.py:function`, that of its code."""
+    """The file that a setting names; for a function, `file.py:function`, the file of its code."""
     file, colon, _ = name.partition(".py:")
     return Path(file + colon.rstrip(":"))
 

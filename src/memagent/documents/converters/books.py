@@ -1,6 +1,6 @@
 """Zipped XML to HTML: e-books and OpenDocument texts.
 
-A chapter that a book lists but does not hold is left out, and named.
+A chapter that a book lists but lacks is left out, and named.
 """
 
 from __future__ import annotations

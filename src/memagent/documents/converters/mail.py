@@ -61,7 +61,7 @@ def _message(message: Any) -> Iterator[str]:
 
 
 def _part(part: MIMEPart) -> Iterator[str]:
-    """What a part says, or all parts that belong to it."""
+    """The text of a part, or of all parts within it."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind == "multipart/alternative":
         yield from _fullest(_alternatives(part))
@@ -87,7 +87,7 @@ def _alternatives(part: MIMEPart) -> list[MIMEPart]:
 
 
 def _parts(part: MIMEPart) -> list[MIMEPart]:
-    """The parts to be read: of a page its text and what is attached to it, of what is signed the text."""
+    """The parts to read: of a page, its text and its attachments; of a signed mail, the text alone."""
     parts: list[MIMEPart] = [*part.iter_parts()]
     if part.get_content_type() == "multipart/signed":
         return parts[:1]
@@ -126,7 +126,7 @@ def _heading(name: str | None, note: str = "") -> Iterator[str]:
 
 
 def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
-    """The text of an attached file; one that has none, or cannot be read, is named."""
+    """The text of an attached file; one without text, or one that cannot be read, is only named."""
     suffix = (name or "").rpartition(".")[2].lower()
     kind = next(
         (candidate for candidate in (suffix, part.get_content_subtype()) if candidate in _FILES), None

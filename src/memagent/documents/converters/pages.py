@@ -1,4 +1,4 @@
-"""PDF files to text, page by page, with the columns and tables that the places of their words show.
+"""PDF files to text, page by page, with the columns and tables that the positions of words reveal.
 
 Columns are looked for only where three lines below each other have wide gaps. All other text keeps its order.
 A character that the file maps to nothing, as some do with ligatures, is shown as U+FFFD.
@@ -84,7 +84,7 @@ def _ranges(numbers: list[int]) -> str:
 def _text_of(page: Any, before: _PageTable | None) -> tuple[str, _PageTable | None]:
     """The text, and its last table, given that of the page before.
 
-    It is read with most of it upright: of a page that lies on its side, pdfium mixes up the lines.
+    The page is turned first so that most of its text is upright: otherwise pdfium mixes up the lines.
     """
     import pypdfium2.raw as pdfium
 
@@ -99,7 +99,7 @@ def _text_of(page: Any, before: _PageTable | None) -> tuple[str, _PageTable | No
         page.set_rotation(upright)
         page_text = page.get_textpage()
     text = str(page_text.get_text_range())
-    if turn or len(text) != count:  # the places of characters are then not those in the text
+    if turn or len(text) != count:  # then characters have other positions than in the text
         return text, None
     text = re.sub(
         BROKEN,
@@ -234,7 +234,7 @@ def _widen(bands: list[tuple[float, float]], line: list[_WordRun]) -> list[tuple
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Running text in columns, column after column; none if it is no such text.
+    """Running text in columns, column after column; empty if it is not such text.
 
     Lines above and below it that stand between the columns too, such as a page's foot in three parts, are not
     a part of the columns.

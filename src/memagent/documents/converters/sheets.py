@@ -25,7 +25,7 @@ _THREADED = re.compile(r"\[Threaded comment\].*?\n\s*Comment:\s*", re.DOTALL)
 """What Excel puts before a comment for its versions that know only notes."""
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _LITERAL = re.compile(r'"([^"]*)"|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|[\\_*].')
-"""A part of a number format that is no digit: "kg", [$€-407], [Red], \\-."""
+"""A part of a number format that is not a digit: "kg", [$€-407], [Red], \\-."""
 _ZEROS = re.compile("00+")
 
 

@@ -35,7 +35,7 @@ class Grid:
     def __init__(self) -> None:
         self.down: dict[int, TableCell] = {}  # what the next row takes over, by column
         self.has_rows = False
-        self._head: list[TableCell] = []  # held until the row below it is known
+        self._head: list[TableCell] = []  # held back until the row below it is known
 
     def row(self, cells: Iterable[TableCell], *, trim: bool = False) -> str:
         """The next row, given without the cells that others span; `trim` drops empty cells at its end."""

@@ -60,7 +60,7 @@ _PLAIN_SAMPLING = {
 class LlamaCppEngine:
     """Completes chats with a model in this process; made by `open_llamacpp`.
 
-    What a prompt has in common with earlier ones is not computed again. That changes llama.cpp's rounding,
+    What a prompt shares with earlier ones is not computed again. That changes llama.cpp's rounding,
     so a near tie may be decided differently when a greedy call is repeated.
     """
 

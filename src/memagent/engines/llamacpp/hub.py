@@ -1,7 +1,7 @@
 """GGUF models from the Hugging Face hub, downloaded into the hub's own cache.
 
 `hf:ORG/REPO` is the repository's Q4_K_M, or the quantisation nearest to it; `hf:ORG/REPO:QUANT` is another.
-What is in the cache is used as it is, without asking the hub. Needs the extra `hub`.
+A model in the cache is used without asking the hub. Needs the extra `hub`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sample replies to several prompts as one batch, and queue the calls that wait for the next.
 
 Each row keeps its token ids as sampled, and their log-probabilities. Its random numbers depend on its seed
-alone; each picks the token at its place in the cumulative distribution.
+alone; each picks a token from the cumulative distribution.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def decode(
     precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
     try:
         with torch.no_grad(), precision:  # inference_mode could leave tensors that cannot be trained
-            batch = _Batch(model, rows)
+            batch = _DecodingBatch(model, rows)
             while True:
                 batch.draw()
                 ended = [row for row in batch.rows if row.has_ended(stop_ids)]
@@ -77,7 +77,7 @@ def decode(
         model.train(was_training)
 
 
-class _Batch:
+class _DecodingBatch:
     """Rows that are decoded together; between steps, the logits of their next tokens are known.
 
     `mask` `(sequences, tokens)` marks the positions in the cache that are a row's own; `logits` is

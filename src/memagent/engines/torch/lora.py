@@ -41,7 +41,7 @@ def with_adapter(model: Any, adapter: Path, trainable: bool = False) -> Any:
             saved = peft.utils.load_peft_weights(str(adapter), device="cpu")
         else:
             adapted, saved = _from_gguf(model, adapter, trainable)
-        # PEFT ignores weights that the model has no place for, and only warns of missing ones.
+        # PEFT ignores weights that the model has no layer for, and only warns of missing ones.
         used = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
         if odd := {name for name in saved.keys() ^ used.keys() if ".lora_" in name}:
             raise ValueError(f"{len(odd)} of its weights are for other layers, such as {min(odd)}")
@@ -119,7 +119,7 @@ class GgufLayout:
 
     def restore(self, weight: str, rows: NDArray[Any]) -> torch.Tensor:
         """Values of a GGUF `(out, ...)` in transformers' order, as float32: the inverse of `arrange`."""
-        # Arranging the row numbers tells where each row came from.
+        # Arranging the row numbers shows where each row came from.
         order = self.arrange(weight, torch.arange(len(rows)))
         values = np.empty(rows.shape, dtype=np.float32)
         values[order.astype(int)] = rows

@@ -1,6 +1,6 @@
 """Prefill: compute prompts as one batch; beginnings that they share are computed once.
 
-Attempts at one example read the same chunk before they differ. transformers' cache grows by concatenation,
+Rollouts of one example read the same chunk before they differ. transformers' cache grows by concatenation,
 which copies all of it at each token; here it gets room for the tokens still to be sampled, except in layers
 of other kinds (sliding windows, states).
 """
@@ -29,8 +29,8 @@ def read_prompts(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read all prompts, computing repeated prompts and shared beginnings only once.
 
-    Returns, for each prompt, the logits of the next token `(sequences, vocabulary)`; a mask of the places
-    in the cache that are its own `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
+    Returns, for each prompt, the logits of the next token `(sequences, vocabulary)`; a mask of its own
+    positions in the cache `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
     """
     requested = [tuple(ids) for ids in prompt_ids]
     prompts = list(dict.fromkeys(requested))
@@ -47,7 +47,7 @@ def read_prompts(
 
 
 def _pays(families: Families, prompts: Sequence[Sequence[int]]) -> bool:
-    """Whether to read beginnings in a pass of their own: every family has one, and they save enough."""
+    """Whether to read beginnings in a separate pass: every family has one, and it saves enough."""
     saved = sum(shared * (len(members) - 1) for shared, members in families)
     return saved >= _MIN_SAVED * sum(map(len, prompts)) and all(shared for shared, _ in families)
 
@@ -79,8 +79,8 @@ def _read_whole(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read prompts of which nothing is in a cache.
 
-    Returns the logits after each `(sequences, vocabulary)`; a mask of the places in the cache that are its
-    own `(sequences, tokens)`; and the cache. If every layer sees all tokens, padding comes last, where causal
+    Returns the logits after each `(sequences, vocabulary)`; a mask of its own positions in the cache
+    `(sequences, tokens)`; and the cache. If every layer sees all tokens, padding comes last, where causal
     attention never looks. It needs no mask then, and its kernels skip the half that no token sees.
     """
     if not _sees_all(model):
@@ -107,15 +107,15 @@ def _sees_all(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def logits_at(model: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
-    """Within the block, the model's head computes logits only at these places of its rows.
+def logits_at(model: PreTrainedModel, indices: torch.Tensor) -> Iterator[None]:
+    """Within the block, the model's head computes logits only at these indices.
 
-    `places` count through the flattened rows; the logits are `(places, vocabulary)`. A vocabulary is so large
-    that the logits of all tokens of a batch need more memory than all else.
+    `indices` `(logits,)` count through the flattened rows; the logits are `(logits, vocabulary)`. The logits
+    of all tokens of a batch would need more memory than everything else.
     """
 
     def choose(_: Any, hidden: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        return (hidden[0].flatten(0, 1)[places],)
+        return (hidden[0].flatten(0, 1)[indices],)
 
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call, unused-ignore]
     hook = head.register_forward_pre_hook(choose)
@@ -199,7 +199,7 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         return self._show(rows, stop)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Move row `beam_idx[i]` to place i, without adding rows; a row that stays costs nothing."""
+        """Move row `beam_idx[i]` to index i, without adding rows; a row that stays costs nothing."""
         moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
         tokens = self.get_seq_length()
         for part in (self._all_keys, self._all_values):
