@@ -38,7 +38,7 @@ _NO_CHAT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerKind:
     """A kind of server and its default port."""
 
     name: str
@@ -50,7 +50,12 @@ class Place:
         return f"http://127.0.0.1:{self.port}/v1"
 
 
-PLACES = (Place("Ollama", 11434), Place("LM Studio", 1234), Place("llama.cpp", 8080), Place("vLLM", 8000))
+SERVER_KINDS = (
+    ServerKind("Ollama", 11434),
+    ServerKind("LM Studio", 1234),
+    ServerKind("llama.cpp", 8080),
+    ServerKind("vLLM", 8000),
+)
 """In order of preference."""
 
 
@@ -58,34 +63,34 @@ PLACES = (Place("Ollama", 11434), Place("LM Studio", 1234), Place("llama.cpp", 8
 class FoundServer:
     """A model server that was found, its models that can chat, and their windows if it reports them."""
 
-    place: Place
+    kind: ServerKind
     models: tuple[str, ...]
     windows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The servers found, and the places where something listens but did not answer in time."""
+    """The servers found, and the kinds at whose port something listens but did not answer in time."""
 
     servers: tuple[FoundServer, ...] = ()
-    silent: tuple[Place, ...] = ()
+    silent: tuple[ServerKind, ...] = ()
 
 
-async def look_around(places: Sequence[Place] | None = None, seconds: float | None = None) -> Search:
-    """Find the model servers on this machine at `places`, by default `PLACES`, in that order."""
+async def look_around(kinds: Sequence[ServerKind] | None = None, seconds: float | None = None) -> Search:
+    """Find the model servers of these kinds on this machine, by default of `SERVER_KINDS`, in that order."""
     # Created before the clock starts, since they load modules, which takes a while.
-    endpoints = [(place, _endpoint(place)) for place in places or PLACES]
-    searches = {asyncio.ensure_future(_server_at(place, endpoint)): place for place, endpoint in endpoints}
+    endpoints = [(kind, _endpoint(kind)) for kind in kinds or SERVER_KINDS]
+    searches = {asyncio.ensure_future(_server_at(kind, endpoint)): kind for kind, endpoint in endpoints}
     done, late = await asyncio.wait(searches, timeout=SECONDS if seconds is None else seconds)
     for task in late:
         task.cancel()
     await asyncio.gather(*late, return_exceptions=True)
     servers = [server for task in searches if task in done and (server := task.result())]
-    return Search(tuple(servers), tuple(place for task, place in searches.items() if task in late))
+    return Search(tuple(servers), tuple(kind for task, kind in searches.items() if task in late))
 
 
-async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
-    """The server at a place; None if there is none, or none with a model that can chat."""
+async def _server_at(kind: ServerKind, endpoint: Endpoint) -> FoundServer | None:
+    """The server of a kind; None if there is none, or none with a model that can chat."""
     try:
         listed = await _json(endpoint, "models")
         models = {
@@ -96,27 +101,27 @@ async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
             and entry.get("object") == "model"
             if not entry.get("parent")  # vLLM lists adapters too
         }
-        chats, windows = await _ask_server(place, endpoint, list(models))
+        chats, windows = await _ask_server(kind, endpoint, list(models))
     finally:
         await endpoint.aclose()
     chatting = tuple(name for name in models if chats.get(name, not _NO_CHAT.search(name)))
     windows |= {name: window for name in chatting if (window := window_of(models[name]))}
-    return FoundServer(place, chatting, windows) if chatting else None
+    return FoundServer(kind, chatting, windows) if chatting else None
 
 
 async def _ask_server(
-    place: Place, endpoint: Endpoint, models: list[str]
+    kind: ServerKind, endpoint: Endpoint, models: list[str]
 ) -> tuple[dict[str, bool], dict[str, int]]:
     """Ask the server's own API which models can chat, and how large the windows of some are."""
     chats: dict[str, bool] = {}
     windows: dict[str, int] = {}
-    if place.name == "Ollama":
+    if kind.name == "Ollama":
         names = models[:_MAX_ASKED]
         replies = await asyncio.gather(*(_json(endpoint, "../api/show", {"model": name}) for name in names))
         for name, entry in zip(names, replies, strict=True):
             if isinstance(able := entry.get("capabilities"), list):
                 chats[name] = "completion" in able
-    elif place.name == "LM Studio":
+    elif kind.name == "LM Studio":
         for entry in _dicts(await _json(endpoint, "../api/v0/models"), "data"):
             if isinstance(entry.get("type"), str):
                 name = str(entry.get("id"))
@@ -145,8 +150,8 @@ def _dicts(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
-def _endpoint(place: Place) -> Endpoint:
-    return Endpoint(Connection(place.base_url, direct=True))
+def _endpoint(kind: ServerKind) -> Endpoint:
+    return Endpoint(Connection(kind.base_url, direct=True))
 
 
 def should_search(settings: EngineSettings) -> bool:
@@ -179,16 +184,16 @@ async def settings_for(server: FoundServer, model: str, settings: EngineSettings
     the model. Raises `SettingsError` if it does not load it.
     """
     window = settings.window_tokens or server.windows.get(model)
-    if window is None and server.place.name == "Ollama":
-        window = await _ollama_window(server.place, model)
+    if window is None and server.kind.name == "Ollama":
+        window = await _ollama_window(server.kind, model)
     return settings.replace(
-        engine="openai", base_url=server.place.base_url, model=model, api_key=None, window_tokens=window
+        engine="openai", base_url=server.kind.base_url, model=model, api_key=None, window_tokens=window
     )
 
 
-async def _ollama_window(place: Place, model: str) -> int:
+async def _ollama_window(kind: ServerKind, model: str) -> int:
     """The window that Ollama gives a model; its smallest default where it does not say."""
-    endpoint = _endpoint(place)
+    endpoint = _endpoint(kind)
     try:
         loaded = await _json(endpoint, "../api/generate", {"model": model, "stream": False})
         if not loaded.get("done"):
