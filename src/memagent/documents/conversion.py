@@ -36,7 +36,7 @@ from memagent.documents.files import (
     open_file,
     package_formats,
 )
-from memagent.documents.paths import unreadable
+from memagent.documents.paths import read_error
 from memagent.errors import DocumentError, reason
 from memagent.settings import user_cache_path
 from memagent.storage import write_in_place
@@ -215,7 +215,7 @@ def _open_file(source: DocumentFile) -> IO[bytes]:
         try:
             return open_file(source.origin)
         except OSError as error:
-            raise unreadable(source.name, error) from error
+            raise read_error(source.name, error) from error
     if isinstance(source.origin, bytes):
         raise TypeError("text in memory needs no conversion")
     return os.fdopen(os.dup(source.origin.fileno()), "rb")

@@ -71,7 +71,7 @@ def main(format: str, *numbers: str) -> int:
         with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as output:
             file.seek(0)
             for text in converters.converter(format)(file):
-                output.write(converters.framed(text).encode("utf-8", "replace"))
+                output.write(converters.frame(text).encode("utf-8", "replace"))
     except MemoryError:
         return TOO_MUCH_MEMORY
     except OSError as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Self
 
 from memagent.documents.encodings import detect_encoding, is_doubtful
-from memagent.documents.paths import shown, unreadable
+from memagent.documents.paths import escape_path, read_error
 from memagent.errors import DocumentError, extra_hint
 from memagent.plugins import plugins
 
@@ -141,7 +141,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
         size = FileState.of(origin).size
         sample = bytes_at(origin, 0, _SAMPLE_BYTES)
     except OSError as error:
-        raise unreadable(name, error) from error
+        raise read_error(name, error) from error
     if not sample:
         raise NoTextError(f"{name} is empty")
     if len(sample) > size:
@@ -208,7 +208,7 @@ def state_of(source: DocumentFile) -> FileState:
     try:
         return FileState.of(source.origin)
     except OSError as error:
-        raise unreadable(source.name, error) from error
+        raise read_error(source.name, error) from error
 
 
 def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str]:
@@ -288,7 +288,7 @@ def _raw(source: DocumentFile) -> Iterator[bytes]:
         try:
             block = bytes_at(source.origin, source.start + offset, size)
         except OSError as error:
-            raise unreadable(source.name, error) from error
+            raise read_error(source.name, error) from error
         if len(block) < size:
             raise change_error(source)
         yield block
@@ -297,4 +297,4 @@ def _raw(source: DocumentFile) -> Iterator[bytes]:
 def brief(message: str) -> str:
     """The first line of a library's message, shortened to fit an error message."""
     lines = message.strip().splitlines()
-    return shown(lines[0][:200]) if lines else ""
+    return escape_path(lines[0][:200]) if lines else ""

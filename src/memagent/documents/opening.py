@@ -33,7 +33,7 @@ from memagent.documents.files import (
 )
 from memagent.documents.marks import PUBLIC, mark_of
 from memagent.documents.markup import markdown_of
-from memagent.documents.paths import find_files, keep_input, shown
+from memagent.documents.paths import escape_path, find_files, keep_input
 from memagent.errors import DocumentError
 from memagent.text import sendable
 
@@ -279,14 +279,16 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
                 skipped.append(file.refusal)
                 continue
             try:
-                files[real] = look_at(file.path, shown(file.path), file.named)
+                files[real] = look_at(file.path, escape_path(file.path), file.named)
             except DocumentError as error:
                 if file.named:
                     raise
                 skipped.append(str(error))
     if not files:
         others = f"; left out: {skipped[0]}" if skipped else ""
-        raise DocumentError(f"no readable file in {', '.join(map(shown, paths)) or 'the arguments'}{others}")
+        raise DocumentError(
+            f"no readable file in {', '.join(map(escape_path, paths)) or 'the arguments'}{others}"
+        )
     return Document(_title(tuple(files.values())), tuple(skipped))
 
 
@@ -309,7 +311,7 @@ def _title(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:
         return sources
     top = os.path.commonpath([file.parent for file in files])
     return tuple(
-        replace(source, title=shown(os.path.relpath(source.origin, top)))
+        replace(source, title=escape_path(os.path.relpath(source.origin, top)))
         if isinstance(source.origin, Path)
         else source
         for source in sources

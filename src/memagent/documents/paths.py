@@ -43,20 +43,20 @@ def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Mat
     text = os.fspath(path)
     given = Path(path)
     if not text or "\0" in text:
-        raise DocumentError(f"'{shown(path)}' is not a path: name a file, a directory, a pattern or -")
+        raise DocumentError(f"'{escape_path(path)}' is not a path: name a file, a directory, a pattern or -")
     try:
         if given.is_dir():
             yield from _walk(given, follow_links)
         elif given.exists():
             yield MatchedFile(given, named=True)
         elif _URL.match(text):
-            raise DocumentError(f"{shown(path)} is a URL: download it first, and name the file")
+            raise DocumentError(f"{escape_path(path)} is a URL: download it first, and name the file")
         elif glob.has_magic(text):
-            yield from _matching(given, follow_links)
+            yield from _match_files(given, follow_links)
         else:
             yield MatchedFile(given, named=True)
     except OSError as error:
-        raise unreadable(shown(path), error) from error
+        raise read_error(escape_path(path), error) from error
 
 
 def keep_input() -> IO[bytes]:
@@ -75,7 +75,7 @@ def keep_input() -> IO[bytes]:
     return copy
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def escape_path(path: str | os.PathLike[str]) -> str:
     r"""A path for people and for JSON: unprintable characters and lone surrogates are escaped.
 
     No two paths are shown alike: a backslash before what could be an escape is doubled.
@@ -84,7 +84,7 @@ def shown(path: str | os.PathLike[str]) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def unreadable(name: str, error: OSError) -> DocumentError:
+def read_error(name: str, error: OSError) -> DocumentError:
     """The error for a file that the operating system fails to read."""
     return DocumentError(f"{name} cannot be read: {reason(error)}")
 
@@ -118,7 +118,9 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Match
             if name.startswith(".") and not hidden:
                 continue
             if path.is_symlink() and not follow_links and not _real(path).is_relative_to(inside):
-                refusal = f"{shown(path)} is a link that leads out of {shown(top)}: set `follow_links`"
+                refusal = (
+                    f"{escape_path(path)} is a link that leads out of {escape_path(top)}: set `follow_links`"
+                )
                 yield MatchedFile(path, named=False, refusal=refusal)
             elif name not in links:
                 yield MatchedFile(path, named=False)
@@ -130,7 +132,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _matching(pattern: Path, follow_links: bool) -> Iterator[MatchedFile]:
+def _match_files(pattern: Path, follow_links: bool) -> Iterator[MatchedFile]:
     """The files that match a pattern, in natural order."""
     parts = pattern.parts
     if "**" in parts:
@@ -148,7 +150,7 @@ def _matching(pattern: Path, follow_links: bool) -> Iterator[MatchedFile]:
     else:
         files = [MatchedFile(Path(match), named=True) for match in glob.glob(str(pattern))]  # noqa: PTH207
     if not files:
-        raise DocumentError(f"no file matches {shown(pattern)}")
+        raise DocumentError(f"no file matches {escape_path(pattern)}")
     files.sort(key=lambda file: natural(file.path))
     yield from (file for file in files if not file.path.is_dir())
 

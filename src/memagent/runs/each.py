@@ -19,7 +19,7 @@ from typing import Any
 
 from memagent.documents.files import FileState, NoTextError, look_at
 from memagent.documents.opening import Document, text_document
-from memagent.documents.paths import find_files, natural, shown, unreadable
+from memagent.documents.paths import escape_path, find_files, natural, read_error
 from memagent.engines import open_engine
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending
@@ -145,12 +145,12 @@ def _find_files(survey: Survey) -> list[FoundFile]:
             raise DocumentError("standard input is one document: name files or folders to ask each")
         for file in find_files(path, survey.follow_links):
             if file.named and not os.path.lexists(file.path):
-                raise DocumentError(f"{shown(file.path)} cannot be read: No such file or directory")
+                raise DocumentError(f"{escape_path(file.path)} cannot be read: No such file or directory")
             real = os.path.realpath(file.path)
             if not any(Path(real).is_relative_to(excluded) for excluded in left_out):
-                files.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
+                files.setdefault(real, FoundFile(file.path.absolute(), escape_path(file.path), file.refusal))
     if not files:
-        names = ", ".join(map(shown, survey.paths)) or "the arguments"
+        names = ", ".join(map(escape_path, survey.paths)) or "the arguments"
         raise DocumentError(f"no file in {names}: name another folder")
     return list(files.values())
 
@@ -207,7 +207,7 @@ class _FileRun:
         try:
             now = FileState.of(file.path)
         except OSError as error:
-            raise unreadable(file.name, error) from error
+            raise read_error(file.name, error) from error
         if not survey.verify and (row := self._recall(item, now)):
             return row
         seen, document = identify(file, now)

@@ -148,7 +148,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     `SettingsError` if it cannot be read, for a row that is not an object, and for .json without the extra
     `eval`.
     """
-    with _reading(path) as file:
+    with _open_to_read(path) as file:
         rows = _items(file, path) if ".json" in path.suffixes else _lines(file, path)
         for number, row in rows:
             yield number, _check_row(row, path, number)
@@ -199,7 +199,7 @@ def open_text(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[IO[str]]:
+def _open_to_read(path: Path) -> Iterator[IO[str]]:
     """Open a text file to read. Raises `SettingsError` if it cannot be read."""
     try:
         with open_text(path, "rt") as file:
@@ -210,7 +210,7 @@ def _reading(path: Path) -> Iterator[IO[str]]:
 
 def read_text(path: Path) -> str:
     """The text of a file, unzipped if its name ends in .gz. Raises `SettingsError`."""
-    with _reading(path) as file:
+    with _open_to_read(path) as file:
         return file.read()
 
 

@@ -54,8 +54,8 @@ def _mail(content: bytes) -> Iterator[str]:
 
 def _message(message: Any) -> Iterator[str]:
     if subject := message["Subject"]:
-        yield f"<h1>{_shown(subject)}</h1>"
-    headers = (f"{name}: {_shown(message[name])}" for name in _HEADERS if message[name])
+        yield f"<h1>{_escape_text(subject)}</h1>"
+    headers = (f"{name}: {_escape_text(message[name])}" for name in _HEADERS if message[name])
     yield f"<p>{'<br>'.join(headers)}</p>"
     yield from _part(message)
 
@@ -74,7 +74,8 @@ def _part(part: MIMEPart) -> Iterator[str]:
     elif part.get_content_maintype() == "text":
         yield from _heading(name)
         text = _text(part)
-        yield closed_html(text) if kind == "text/html" else f"<pre>{_shown(text)}</pre>" * bool(text.strip())
+        plain = f"<pre>{_escape_text(text)}</pre>" if text.strip() else ""
+        yield closed_html(text) if kind == "text/html" else plain
     else:
         yield from _file(part, name)
 
@@ -122,7 +123,7 @@ def _words(page: str) -> set[str]:
 
 def _heading(name: str | None, note: str = "") -> Iterator[str]:
     if name:
-        yield f"<p>Attachment{note}: {_shown(name)}</p>"
+        yield f"<p>Attachment{note}: {_escape_text(name)}</p>"
 
 
 def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
@@ -151,7 +152,7 @@ def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
         if isinstance(piece, Remark):
             yield Remark(f"{name}: {piece}")
         else:
-            yield piece if kind in HTML else f"<pre>{_shown(piece)}</pre>"
+            yield piece if kind in HTML else f"<pre>{_escape_text(piece)}</pre>"
 
 
 def _text(part: MIMEPart) -> str:
@@ -162,5 +163,5 @@ def _text(part: MIMEPart) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _shown(text: str) -> str:
+def _escape_text(text: str) -> str:
     return escape(clean(text), quote=False)

@@ -24,7 +24,7 @@ class Remark(str):
     """What a converter reports about a file besides its text: what it left out, and why."""
 
 
-def framed(piece: str) -> str:
+def frame(piece: str) -> str:
     """A piece of a converted text, or a remark between its marks."""
     plain = piece.replace(REMARK, " ")
     return f"{REMARK}{plain}{REMARK}" if isinstance(piece, Remark) else plain
