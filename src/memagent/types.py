@@ -301,8 +301,8 @@ class Model:
     `count_tokens` may block. `tokenizer` names the model's own tokenizer, since another one would cut other
     chunks, or is `ESTIMATE`. `window_tokens` is the most that a prompt and its completion have together, if
     known; `calls` how many calls the engine takes at once; `chat_tokens` the most that the chat template adds
-    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model. `judges` names
-    what trained it to give verdicts, so that what they mean is known; empty if nothing did.
+    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model. `judges`
+    names what trained it to give verdicts, so that what they mean is known; empty if nothing did.
     """
 
     name: str
