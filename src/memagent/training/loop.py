@@ -137,7 +137,7 @@ def _check_unchanged(folder: Path, then: Mapping[str, str], now: Mapping[str, st
 def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:
     """An engine that decodes with the policy's own weights.
 
-    It caches token counts, because all attempts of a group split the same document.
+    It caches token counts, because all rollouts of a group split the same document.
     """
     engine = TransformersEngine(
         policy.network,

@@ -1,4 +1,4 @@
-"""Several processes that train one policy, each with its own GPU or CPU cores and its share of the attempts.
+"""Several processes that train one policy, each with its own GPU or CPU cores and its share of the rollouts.
 
 Every process has all weights and computes the gradient of its own sequences; their sum is the same as in one
 process. Started by `torchrun` or `accelerate launch`; in a single process, nothing here has any effect.

@@ -17,7 +17,7 @@ from memagent.types import Example, Trained, Trajectory
 _F_MEASURES = ("f1", "rouge_l")  # scorers that pay for parts of an answer, but not for guesses
 
 Reward = Callable[[Example, Trajectory], float]
-"""Maps an example and an attempt at it to the reward. Attempts without an answer get 0 without a call."""
+"""Maps an example and its trajectory to the reward. A trajectory without an answer gets 0 without a call."""
 
 
 def load_reward(name: str | None = None, scorer: str | None = None) -> Reward:

@@ -1,8 +1,8 @@
 """Rollouts: ordinary reads of examples, with an engine that records what was sampled.
 
-The conversations of an attempt form its trajectory. Its reward is that of the answer, less a penalty for
-overlong replies if there is one. An attempt that the policy fails, with an empty answer for instance, earns
-0 and is trained on like any other. A failure of the engine ends the run.
+The conversations of a rollout form its trajectory. Its reward is that of the answer, less a penalty for
+overlong replies if there is one. A rollout that the policy fails, with an empty answer for instance, earns 0
+and is trained on like any other. A failure of the engine ends the run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How attempts are made and rewarded. `settings` apply to every read, temperature included.
+    """How rollouts are made and rewarded. `settings` apply to every read, temperature included.
 
-    An attempt runs within `caller()`, which tells an engine that decodes in batches how many calls to expect.
+    A rollout runs within `caller()`, which tells an engine that decodes in batches how many calls to expect.
     `traces` is a folder for the journals of attempts that have a seed.
     """
 
@@ -52,7 +52,7 @@ class Rollout:
     traces: Path | None = None
 
     async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group | None]:
-        """Make all attempts at all examples concurrently; None for an example that cannot be read.
+        """Make all rollouts of all examples concurrently; None for an example that cannot be read.
 
         A seed determines the randomness of its example's group. Raises `EngineError` if the engine
         fails for good.
@@ -78,12 +78,12 @@ class Rollout:
         try:
             return await self.attempt(example, seed)
         except (ProblemTooLongError, DocumentError) as error:
-            if seed is None or seed.endswith("/0"):  # of an example's attempts, only the first warns
+            if seed is None or seed.endswith("/0"):  # of an example's rollouts, only the first warns
                 _log.warning("%s is skipped: %s", example.id, error)
             return None
 
     async def attempt(self, example: Example, seed: str | None = None) -> Trajectory:
-        """Make and reward one attempt at an example; without a `seed`, each call uses that of the settings.
+        """Roll out one example and reward it; without a `seed`, each call uses that of the settings.
 
         Raises `EngineError` if the engine fails for good, `SettingsError` or `DocumentError` for an example
         that cannot be read.
@@ -107,7 +107,7 @@ class Rollout:
         return replace(trajectory, reward=self._reward(example, trajectory, reading))
 
     def _trace(self, seed: str | None) -> Path | None:
-        """The path of an attempt's journal. One that an interrupted run left there is deleted."""
+        """The path of a rollout's journal. One that an interrupted run left there is deleted."""
         if self.traces is None or seed is None:
             return None
         path = self.traces / f"{seed.replace('/', '-')}.jsonl"

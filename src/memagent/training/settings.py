@@ -89,7 +89,7 @@ class RolloutSettings(StrictModel):
 class LossSettings(StrictModel):
     """The objective. `clip_low` and `clip_high` bound the ratio, `dual_clip` the loss where A < 0.
 
-    `kl_weight` is beta. For comparison, `credit` "answer" trains on an attempt's last conversation only.
+    `kl_weight` is beta. For comparison, `credit` "answer" trains on a trajectory's last conversation only.
     """
 
     clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2

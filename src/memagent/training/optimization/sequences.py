@@ -1,7 +1,7 @@
 """From sequences to model inputs: rows within a token budget, laid out without waste.
 
 Three layouts give the same numbers. "padded" has one sequence per row, padded to the longest. "packed" puts
-all sequences of a micro-batch into one row. "shared" also computes a common prefix only once: all attempts of
+all sequences of a micro-batch into one row. "shared" also computes a common prefix only once: all rollouts of
 a group read the same chunk, which comes first in their prompts. Both "packed" and "shared" compute identical
 sequences once.
 """

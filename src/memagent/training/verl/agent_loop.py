@@ -1,6 +1,6 @@
 """An agent loop that makes the package's own attempts: one read, with a training row per conversation.
 
-The reward is the attempt's; verl assigns it to every row of the session. verl's workers load the data set
+The reward is the trajectory's; verl assigns it to every row of the session. verl's workers load the data set
 from this module (`data.custom_cls`), which registers the loop wherever they run.
 """
 
@@ -213,7 +213,7 @@ def _stop_ids(model: str) -> frozenset[int]:
 
 
 def _outputs(trajectory: Trajectory, reports: list[dict[str, Any]], score: float) -> list[AgentLoopOutput]:
-    """The rows of an attempt; the last one has the reward and the values that verl averages in its logs."""
+    """The rows of a trajectory; the last one has the reward and the values that verl averages in its logs."""
     outputs = [_row(*pair) for pair in zip(trajectory.conversations, reports, strict=True)]
     cut = sum(conversation.completion.finish_reason == "length" for conversation in trajectory.conversations)
     outputs[-1].reward_score = trajectory.reward
