@@ -103,9 +103,8 @@ def extra_hint(extra: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about a name that is unknown: the known name most like it, or "" for none."""
-    return "".join(
-        f", did you mean {match!r}?" for match in difflib.get_close_matches(name, list(known), n=1)
-    )
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {matches[0]!r}?" if matches else ""
 
 
 def reason(error: BaseException) -> str:

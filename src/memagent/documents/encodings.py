@@ -95,10 +95,8 @@ def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
         text = codecs.getincrementaldecoder(encoding)().decode(sample[: len(sample) // 2 * 2])
     except UnicodeDecodeError:
         return None
-    strange = sum(
-        unicodedata.category(character) in ("Cc", "Cn", "Co") and character not in "\t\n\f\r"
-        for character in text
-    )
+    categories = [unicodedata.category(letter) for letter in text if letter not in "\t\n\f\r"]
+    strange = sum(category in ("Cc", "Cn", "Co") for category in categories)
     alphabetic = distinct <= 4 and sum(map(str.isascii, text)) * 10 >= len(text)
     fits = strange <= len(text) // 1000 and distinct <= min(128, len(text) // 2)
     return encoding if fits and (alphabetic or not valid_utf8) else None
@@ -162,9 +160,8 @@ def unescape(blocks: Iterable[str]) -> Iterator[str]:
     for block in chain(blocks, ("",)):
         text = rest + block
         end = max(len(text) - _MAX_ESCAPE, 0) if block else len(text)
-        end = next(
-            (match.start() for match in _ESCAPE.finditer(text) if match.end() > end), end
-        )  # it may continue
+        # An escape that reaches beyond may continue in the next block.
+        end = next((match.start() for match in _ESCAPE.finditer(text) if match.end() > end), end)
         yield _ESCAPE.sub(_unescape_one, text[:end])
         rest = text[end:]
 

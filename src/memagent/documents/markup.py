@@ -273,9 +273,8 @@ class _Writer:
             return
         table = self._tables[-1]
         row, table.row = table.row, []
-        alone = (
-            len(row) == 1 and not table.grid.has_rows and not table.grid.down
-        )  # no table yet, or none at all
+        # A single cell before any other row is not a table yet, or not at all.
+        alone = len(row) == 1 and not table.grid.has_rows and not table.grid.down
         self._write_rows(row[0].text if alone else table.grid.row(row))
 
     def _write_rows(self, lines: str) -> None:

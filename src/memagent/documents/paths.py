@@ -110,9 +110,8 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Match
             continue
         walked.add(real)
         links = () if follow_links else [name for name in subfolders if Path(folder, name).is_symlink()]
-        subfolders[:] = sorted(
-            (name for name in subfolders if hidden or not name.startswith(".")), key=natural
-        )
+        visible = (name for name in subfolders if hidden or not name.startswith("."))
+        subfolders[:] = sorted(visible, key=natural)
         for name in sorted({*names, *links}, key=natural):
             path = Path(folder, name)
             if name.startswith(".") and not hidden:

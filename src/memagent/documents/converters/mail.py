@@ -129,9 +129,7 @@ def _heading(name: str | None, note: str = "") -> Iterator[str]:
 def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
     """The text of an attached file; one without text, or one that cannot be read, is only named."""
     suffix = (name or "").rpartition(".")[2].lower()
-    kind = next(
-        (candidate for candidate in (suffix, part.get_content_subtype()) if candidate in _FILES), None
-    )
+    kind = next((kind for kind in (suffix, part.get_content_subtype()) if kind in _FILES), None)
     if kind is None:
         yield from _heading(name, ", not read")
         return

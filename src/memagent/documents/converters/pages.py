@@ -74,10 +74,8 @@ def pdf(file: IO[bytes]) -> Iterator[str]:
 
 def _ranges(numbers: list[int]) -> str:
     """Ascending numbers, those in a row as a range: "2, 4-7"."""
-    runs = (
-        [number for _, number in run]
-        for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    )
+    groups = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = ([number for _, number in group] for _, group in groups)
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
@@ -90,9 +88,8 @@ def _text_of(page: Any, before: _PageTable | None) -> tuple[str, _PageTable | No
 
     page_text = page.get_textpage()
     count = page_text.count_chars()
-    angles = (
-        pdfium.FPDFText_GetCharAngle(page_text, index) for index in range(0, count, count // _SAMPLED + 1)
-    )
+    samples = range(0, count, count // _SAMPLED + 1)
+    angles = (pdfium.FPDFText_GetCharAngle(page_text, index) for index in samples)
     turns = Counter(round(angle / math.pi * 2) % 4 for angle in angles if angle >= 0)
     turn = next((turn for turn, _ in turns.most_common(1)), 0)
     if turns and (upright := -turn % 4 * 90) != page.get_rotation():
@@ -173,9 +170,7 @@ def arrange(
     written, position, first, seen = list[str](), 0, 0, 0  # up to a character, or a line
     table: _PageTable | None = None
     while first <= len(lines) - _LINES:
-        if narrow := next(
-            (index for index in range(first + _LINES, first, -1) if len(runs(index - 1)) < 2), 0
-        ):
+        if narrow := next((end for end in range(first + _LINES, first, -1) if len(runs(end - 1)) < 2), 0):
             first = narrow
             continue
         start = end = first
@@ -192,10 +187,8 @@ def arrange(
             rendered, table = tabular
             before = None
         if rendered:
-            written += (
-                text[position : lines[start].start()],
-                "\n".join(rendered).replace(f"{BROKEN}\n", BROKEN),
-            )
+            written.append(text[position : lines[start].start()])
+            written.append("\n".join(rendered).replace(f"{BROKEN}\n", BROKEN))
             position = lines[end - 1].end()
         first = seen = end
     return "".join(written) + text[position:], table
@@ -208,9 +201,8 @@ def _runs(line: re.Match[str], edges: Callable[[int], tuple[float, float]]) -> l
     sizes = [end - start for start, end in spans]
     # Dots that lead to a page number are narrow: single characters do not count.
     words = [index for index, size in enumerate(sizes) if size > 1] or range(len(spans))
-    width = sum(rights[index] - lefts[index] for index in words) / max(
-        sum(sizes[index] for index in words), 1
-    )
+    characters = sum(sizes[index] for index in words)
+    width = sum(rights[index] - lefts[index] for index in words) / max(characters, 1)
     gaps = [index for index in range(1, len(spans)) if lefts[index] - rights[index - 1] > _GAP * width]
     ends = [0, *gaps, len(spans)] if spans else []
     return [
@@ -227,9 +219,8 @@ def _widen(bands: list[tuple[float, float]], line: list[_WordRun]) -> list[tuple
         if len(over) > 1 or any(band not in apart for band in over):
             return None
         apart = [band for band in apart if band not in over]
-        wider.append(
-            (min([run.left, *(band[0] for band in over)]), max([run.right, *(band[1] for band in over)]))
-        )
+        left = min([run.left, *(band[0] for band in over)])
+        wider.append((left, max([run.right, *(band[1] for band in over)])))
     return sorted(apart + wider)
 
 
@@ -271,10 +262,8 @@ def _as_table(
     own = [*compress(bands, filled)]
     if before and before.continues(table, own):
         table.insert(0, before.names)
-    rendered = as_table(table).splitlines()
-    return [*map(_plain, rows[:first]), "", *rendered, "", *map(_plain, rows[last:])], _PageTable(
-        table[0], own
-    )
+    above, below = map(_plain, rows[:first]), map(_plain, rows[last:])
+    return [*above, "", *as_table(table).splitlines(), "", *below], _PageTable(table[0], own)
 
 
 def _is_wide(row: list[str]) -> bool:
