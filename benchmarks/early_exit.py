@@ -18,9 +18,9 @@ from statistics import fmean
 import measure
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
+from memagent.evaluation.statistics import confidence_interval
 from memagent.reading.workflows.gated import confirmations
 from memagent.tasks import TASKS, Recipe
-from memagent.tasks.scoring import confidence_interval
 from memagent.types import Engine, Example
 
 _TASKS = ("niah_single_2", "niah_multikey_1", "niah_multivalue", "qa_1")

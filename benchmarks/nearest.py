@@ -32,7 +32,7 @@ from memagent import EngineSettings, Message, Sampling, open_engine, text_docume
 from memagent.reading.locating import find_sources
 from memagent.reading.sources import Source, Statement, statements_of
 from memagent.tasks.corpora import Corpus
-from memagent.tasks.passages import Passages, Question, load_passages
+from memagent.tasks.passages import PassageSet, Question, load_passages
 from memagent.tasks.scoring import substring_match
 
 ROWS = Path(__file__).parent / "results" / "nearest.jsonl.gz"
@@ -79,7 +79,7 @@ class Case:
         return any(source.start < at + length and at < source.end for at, length in places)
 
 
-def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, Passages]) -> Iterator[Case]:
+def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, PassageSet]) -> Iterator[Case]:
     """The right answers of a model, each as the sentence that has the gold answer."""
     for row in rows:
         question = sets[row["corpus"]].questions[row["index"]]
@@ -159,7 +159,7 @@ def count(cases: Sequence[Case], least: float, right: bool) -> str:
     return told
 
 
-async def ask(model: str, sets: dict[str, Passages], out: Path, known: list[dict[str, Any]]) -> None:
+async def ask(model: str, sets: dict[str, PassageSet], out: Path, known: list[dict[str, Any]]) -> None:
     """Write the model's answers to the questions that `out` does not have yet; `known` are its rows."""
     done = {(it["corpus"], it["index"]) for it in known}
     pairs = zip_longest(*([(name, place) for place in PLACES[name]] for name in sets))

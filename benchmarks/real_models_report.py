@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import real_models
 from measure import table
 
+from memagent.evaluation.statistics import confidence_interval, paired_interval
 from memagent.reports import drawing
-from memagent.tasks.scoring import confidence_interval, paired_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

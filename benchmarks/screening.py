@@ -19,8 +19,8 @@ import measure
 from memagent import Completion, Message, Read, ReadSettings, Sampling, text_document
 from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
+from memagent.evaluation.statistics import confidence_interval
 from memagent.tasks import TASKS, Recipe
-from memagent.tasks.scoring import confidence_interval
 from memagent.types import Example, Model
 
 _TASKS: Sequence[tuple[str, dict[str, Any]]] = (

@@ -48,6 +48,7 @@ from memagent.documents.cutting import cut
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.wrappers import Wrapper
+from memagent.evaluation.statistics import confidence_interval, paired_interval
 from memagent.prompts import AUTO, NOT_THERE
 from memagent.reading.ranking import best_passages
 from memagent.reading.sources import sentences
@@ -56,7 +57,7 @@ from memagent.reading.workflows.select import MIN_HELPS
 from memagent.tasks import TASKS
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
-from memagent.tasks.scoring import confidence_interval, f1, paired_interval, published_substring_match
+from memagent.tasks.scoring import f1, published_substring_match
 from memagent.types import Completion, Engine, Example, Message
 
 PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3

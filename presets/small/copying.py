@@ -23,7 +23,7 @@ from memagent.training.optimization.learner import Learner, learning_rate
 from memagent.training.optimization.policy import Policy, load_policy
 from memagent.training.ranks import Ranks
 from memagent.training.settings import ScheduleSettings, TrainingSettings, load_training
-from memagent.training.warm_start import load_imitations
+from memagent.training.warm_start import load_sequences
 from memagent.types import TrainingSequence
 
 HERE = Path(__file__).parent
@@ -76,7 +76,7 @@ def load_pool(settings: TrainingSettings, policy: Policy) -> list[list[TrainingS
     """The warm start's conversations."""
     model = local_engine(settings, policy).model
     data = load_data(settings.data.examples, settings.seed, model.count_tokens)
-    return asyncio.run(load_imitations(settings, data, policy.tokenizer, model))
+    return asyncio.run(load_sequences(settings, data, policy.tokenizer, model))
 
 
 def learn_to_copy(settings: TrainingSettings, steps: int, sequences: int) -> Policy:
@@ -89,7 +89,7 @@ def learn_to_copy(settings: TrainingSettings, steps: int, sequences: int) -> Pol
         source = random.Random(f"{settings.seed}/copying/{step}")
         max_tokens = MAX_TOKENS if step >= SHORT_STEPS * steps else SHORT_TOKENS
         drawn = [draw_copies(pool, vocabulary, max_tokens, source) for _ in range(sequences)]
-        sums = learner.imitate(drawn, learning_rate(SCHEDULE, step, steps))
+        sums = learner.fine_tune(drawn, learning_rate(SCHEDULE, step, steps))
         if (step + 1) % REPORTED == 0 or step + 1 == steps:
             print(f"step {step + 1:,} of {steps:,}: loss {sums['loss'] / sums['tokens']:.3f}", flush=True)
     return policy

@@ -17,7 +17,7 @@ from typing import Any
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
 from memagent.training.data import load_function
-from memagent.training.rollout import exact_reward
+from memagent.training.rewards import exact_reward
 from memagent.training.settings import load_training
 from memagent.types import Engine, Example, Sampling, Trajectory
 

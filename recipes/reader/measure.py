@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from memagent import EngineSettings, open_engine, text_document
+from memagent.evaluation.statistics import confidence_interval
 from memagent.prompts import AUTO, load_prompts
 from memagent.reading.replies import is_declined
-from memagent.tasks.scoring import confidence_interval, f1, substring_match
+from memagent.tasks.scoring import f1, substring_match
 from memagent.types import Engine, Sampling
 
 HERE = Path(__file__).parent

@@ -42,41 +42,41 @@ async def side_by_side(
     whatever is still running.
     """
     source = _each(items)
-    begun: list[asyncio.Task[Result]] = []  # not yielded yet, in the items' order
+    tasks: list[asyncio.Task[Result]] = []  # not yielded yet, in the items' order
     more = True
     try:
         while True:
-            while more and len(begun) < _AHEAD * limit and sum(not it.done() for it in begun) < limit:
+            while more and len(tasks) < _AHEAD * limit and sum(not task.done() for task in tasks) < limit:
                 try:
                     item = await anext(source)
                 except StopAsyncIteration:
                     more = False
                 else:
-                    begun.append(asyncio.ensure_future(work(item)))
-            if not begun:
+                    tasks.append(asyncio.ensure_future(work(item)))
+            if not tasks:
                 return
-            ready = [task for task in begun if task.done()]
+            ready = [task for task in tasks if task.done()]
             for task in ready:
                 task.result()  # raises the first error
             if ordered:
-                ready = begun[:1] if begun[0].done() else []
+                ready = tasks[:1] if tasks[0].done() else []
             if ready:
-                begun.remove(ready[0])
+                tasks.remove(ready[0])
                 yield ready[0].result()
             else:
-                unfinished = [task for task in begun if not task.done()]
+                unfinished = [task for task in tasks if not task.done()]
                 await asyncio.wait(unfinished, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in begun:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await source.aclose()
 
 
 async def one_by_one(
     work: Callable[[Item], Awaitable[Result]], items: AsyncIterable[Item]
 ) -> AsyncGenerator[Result, None]:
-    """As `side_by_side`, but the next item is taken only once the result before it was used."""
+    """Like `side_by_side`, but the next item is taken only once the result before it was used."""
     async for item in items:
         yield await work(item)
 
@@ -86,16 +86,16 @@ async def interleave(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGene
 
     An error is raised in its turn. An error, or closing this generator, cancels whatever is still running.
     """
-    running = {place: asyncio.ensure_future(anext(source)) for place, source in enumerate(sources)}
+    running = {index: asyncio.ensure_future(anext(source)) for index, source in enumerate(sources)}
     try:
         while running:
-            for place in list(running):
+            for index in list(running):
                 try:
-                    item = await running[place]
+                    item = await running[index]
                 except StopAsyncIteration:
-                    del running[place]
+                    del running[index]
                 else:
-                    running[place] = asyncio.ensure_future(anext(sources[place]))
+                    running[index] = asyncio.ensure_future(anext(sources[index]))
                     yield item
     finally:
         for task in running.values():
@@ -106,18 +106,18 @@ async def interleave(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGene
 
 
 class Turns:
-    """Lets `places` of those who come work at a time; the keys of those who wait take turns.
+    """Lets at most `limit` callers work at a time; the keys of those who wait take turns.
 
-    So whoever has much to do does not keep others waiting for all of it.
+    A key with many callers thus does not keep the others waiting for all of them.
     """
 
-    def __init__(self, places: int) -> None:
-        self._free = places
+    def __init__(self, limit: int) -> None:
+        self._free = limit
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the key whose turn is next comes first
 
     @asynccontextmanager
     async def take(self, key: str) -> AsyncIterator[None]:
-        """Wait for a place, and have it meanwhile."""
+        """Wait for a turn, and hold it until the end of the `async with`."""
         if self._free:
             self._free -= 1
         else:
@@ -135,7 +135,7 @@ class Turns:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give a place that is free to the next who waits for one."""
+        """Give a free turn to the next caller who waits for one."""
         while self._waiting:
             key = next(iter(self._waiting))
             line = self._waiting.pop(key)
@@ -151,7 +151,7 @@ class Turns:
 
 
 async def drain(items: AsyncGenerator[Any, None]) -> None:
-    """Take all items, for what the generator does to yield them; close it after an error."""
+    """Run a generator to its end for its side effects; close it after an error."""
     async with aclosing(items):
         async for _ in items:
             pass
@@ -179,27 +179,27 @@ async def in_thread(
 
     def some(patient: bool) -> tuple[list[Item], Exception | None, bool]:
         until = time.monotonic() + _MOMENT_SECONDS
-        taken: list[Item] = []
+        fetched: list[Item] = []
         try:
             while patient or not is_slow():
-                taken.append(next(source))
-                if patient or len(taken) == _MAX_AHEAD or time.monotonic() > until:
-                    return taken, None, False
+                fetched.append(next(source))
+                if patient or len(fetched) == _MAX_AHEAD or time.monotonic() > until:
+                    return fetched, None, False
         except StopIteration:
-            return taken, None, False
+            return fetched, None, False
         except Exception as error:  # noqa: BLE001 - raised below, after the items before it
-            return taken, error, False
-        return taken, None, True
+            return fetched, error, False
+        return fetched, None, True
 
     loop, patient = asyncio.get_running_loop(), False
     while True:
         threads = _patient_threads() if patient else None
-        taken, error, patient = await loop.run_in_executor(threads, some, patient)
-        for item in taken:
+        fetched, error, patient = await loop.run_in_executor(threads, some, patient)
+        for item in fetched:
             yield item
         if error:
             raise error
-        if not (taken or patient):
+        if not (fetched or patient):
             return
 
 

@@ -13,7 +13,14 @@ MemAgentError
     ├── CallLimitError       `max_calls` is used up
     └── SpendingLimitError   the run's budget of tokens or money is used up
 
-Each message names the offending value and says what to do next.
+Each message names the offending value and says what to do next. Where errors end:
+- cli: `_run` prints any `MemAgentError` as a line on stderr, with an exit code of its kind.
+- server: `api_error` turns one into an error of OpenAI's format, with a status of its kind.
+- runs: `record_failure` turns a failed read into a row of the table or the evaluation.
+- training: an empty answer earns 0 (`Rollout.attempt`), an example that cannot be read is skipped.
+- documents: a file of a directory that has no text is left out and listed as skipped (`Pass`).
+- reading: after a `ContextOverflowError`, a chunk is halved, or the text for the answer is shortened.
+- engines: `OpenAIEngine` tries again after a `TransientError`, which is not of this tree.
 """
 
 from __future__ import annotations
@@ -96,7 +103,8 @@ def extra_hint(extra: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about a name that is unknown: the known name most like it, or "" for none."""
-    return "".join(f", did you mean {it!r}?" for it in difflib.get_close_matches(name, list(known), n=1))
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {matches[0]!r}?" if matches else ""
 
 
 def reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The side door: workflows, formats and engines that packages bring along, found by their entry points.
+"""The side door: workflows, formats and engines of other packages, found by their entry points.
 
 Our workflows and engines come through it too: see `[project.entry-points]` in pyproject.toml.
 """
@@ -16,7 +16,7 @@ from memagent.errors import SettingsError
 Group = Literal["workflows", "formats", "engines"]
 
 _OURS = "memagent."
-# What is needed of what a package brings; the rest of memagent is not imported here.
+# What a plug-in must have; the rest of memagent is not imported here to check more.
 _NEEDED: Mapping[Group, tuple[str, ...]] = {
     "workflows": ("run", "prompts", "options", "budgets"), "formats": ("__call__",), "engines": ("__call__",)
 }  # fmt: skip
@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 
 @cache
 def plugins(group: Group) -> Mapping[str, EntryPoint]:
-    """What is installed of a group, by name, ours first; a package cannot replace what is ours."""
+    """The installed plug-ins of a group, by name, ours first; a package cannot replace one of ours."""
     points = entry_points(group=f"memagent.{group}")
     ours = [point for point in points if point.value.startswith(_OURS)]
     return {point.name: point for point in (*ours, *points, *ours)}
 
 
 def load(group: Group, name: str) -> Any:
-    """Load what has this name. Raises `SettingsError` if its package fails, or brings something else."""
+    """Load the plug-in of this name. Raises `SettingsError` if its package fails, or if it is not one."""
     point = plugins(group)[name]
     try:
         plugin = point.load()
@@ -50,7 +50,7 @@ def load(group: Group, name: str) -> Any:
 
 @cache
 def load_all(group: Group) -> dict[str, Any]:
-    """Load all that is installed of a group; what fails is left out with a warning."""
+    """Load all plug-ins of a group; one that fails is left out with a warning."""
     loaded: dict[str, Any] = {}
     for name in plugins(group):
         try:

@@ -155,9 +155,9 @@ def _lines(
                 raise error(f"{path}, line {number}: not written by memagent, or damaged")
             return
         end = start + len(raw)
-        place = file.tell()
+        position = file.tell()
         yield line, start, end
-        file.seek(place)
+        file.seek(position)
         start, raw = end, following
 
 
@@ -175,11 +175,11 @@ def _dump(line: Mapping[str, Any]) -> bytes:
 
 def _parse(raw: bytes) -> dict[str, Any] | None:
     """The object of a line, or None if the line is incomplete or damaged."""
-    found = _CHECKSUM.search(raw)
-    if found is None:
+    match = _CHECKSUM.search(raw)
+    if match is None:
         return None
-    body = raw[: found.start()] + b"}"
-    if zlib.crc32(body) != int(found[1], 16):
+    body = raw[: match.start()] + b"}"
+    if zlib.crc32(body) != int(match[1], 16):
         return None
     line: dict[str, Any] = json.loads(body)
     return line
@@ -203,7 +203,7 @@ def file_digest(path: Path) -> bytes:
 
 @contextmanager
 def write_in_place(path: Path) -> Iterator[Path]:
-    """Yield a place beside `path` for a file or folder, and move it to `path` once it is complete.
+    """Yield a temporary path beside `path` for a file or folder, and move it to `path` once it is complete.
 
     A crash leaves what was there before, even with concurrent writers. Raises `OSError`.
     """
@@ -220,8 +220,8 @@ def write_in_place(path: Path) -> Iterator[Path]:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file completely or not at all, lone surrogates as JSON escapes. Raises `OSError`."""
     raw = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    with write_in_place(path) as place:
-        place.write_bytes(raw)
+    with write_in_place(path) as temporary:
+        temporary.write_bytes(raw)
 
 
 def sync_file(path: Path) -> None:

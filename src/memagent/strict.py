@@ -1,4 +1,4 @@
-"""Frozen settings that are checked when they are made, and say all that is wrong with them in plain words."""
+"""Frozen settings that are validated when they are made, with all that is wrong reported in plain words."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StrictModel(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            lines = (line for it in error.errors() for line in _problems(it, type(self)))
+            lines = (line for detail in error.errors() for line in _problems(detail, type(self)))
             raise SettingsError("\n".join(lines)) from None
 
     def replace(self, **values: Any) -> Self:
@@ -49,12 +49,12 @@ class StrictModel(BaseModel):
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | values)
 
 
-def build(kind: type[Built], table: Mapping[str, Any], place: str) -> Built:
-    """Build settings from a table. Raises `SettingsError` naming the `place`."""
+def build(kind: type[Built], table: Mapping[str, Any], where: str) -> Built:
+    """Build settings from a table. Raises `SettingsError` that names `where` the table stands."""
     try:
         return kind(**table)
     except SettingsError as error:
-        raise name_place(error, place) from None
+        raise name_place(error, where) from None
 
 
 def unknown_name(name: str, known: Mapping[str, Any]) -> str:
@@ -62,9 +62,9 @@ def unknown_name(name: str, known: Mapping[str, Any]) -> str:
     return f"unknown setting {name!r}{did_you_mean(name, known)}"
 
 
-def name_place(error: SettingsError, place: str) -> SettingsError:
-    """The error with the place of what is wrong before each of its lines."""
-    return SettingsError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
+def name_place(error: SettingsError, where: str) -> SettingsError:
+    """The error with `where` it occurred before each of its lines."""
+    return SettingsError("\n".join(f"{where}: {line}" for line in str(error).splitlines()))
 
 
 def _problems(error: ErrorDetails, kind: type[StrictModel]) -> Iterator[str]:

@@ -104,7 +104,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What calls have taken together; values add up with `+`.
+    """What calls have used together; values add up with `+`.
 
     Tokens are as in `Usage`, `estimated` if some are, also those of replies that could not be used, which do
     not count as `calls`. `cost` is at the user's own prices, None without any.
@@ -144,22 +144,22 @@ NOTHING_SPENT = Spent()
 
 
 def flatten(value: Any) -> dict[str, Any]:
-    """A dataclass as it is written: as by `asdict`, with the fields of its `spent` in place of it."""
+    """A dataclass as a dictionary, as by `asdict`, with the fields of its `spent` in place of `spent`."""
     written: dict[str, Any] = {}
-    for name, it in asdict(value).items():
-        written |= it if name == "spent" else {name: it}
+    for name, content in asdict(value).items():
+        written |= content if name == "spent" else {name: content}
     return written
 
 
 def unflatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """The reverse of `flatten`: the values with those of `Spent` as a dictionary named `spent`."""
-    names = {it.name for it in fields(Spent)} & values.keys()
+    names = {item.name for item in fields(Spent)} & values.keys()
     others = {name: value for name, value in values.items() if name not in names}
     return others | {"spent": {name: values[name] for name in names}}
 
 
 MAX_ALTERNATIVES = 20
-"""How many alternatives to its word a verdict comes with: as many as OpenAI and vLLM tell."""
+"""How many alternatives to its word a verdict comes with: as many as OpenAI and vLLM return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +301,8 @@ class Model:
     `count_tokens` may block. `tokenizer` names the model's own tokenizer, since another one would cut other
     chunks, or is `ESTIMATE`. `window_tokens` is the most that a prompt and its completion have together, if
     known; `calls` how many calls the engine takes at once; `chat_tokens` the most that the chat template adds
-    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model. `judges` names
-    what trained it to give verdicts, so that what they mean is known; empty if nothing did.
+    to a prompt. `reads_turn_tokens` says whether a turn token inside a text is one to the model. `judges`
+    names what trained it to give verdicts, so that what they mean is known; empty if nothing did.
     """
 
     name: str

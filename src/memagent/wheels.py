@@ -22,13 +22,13 @@ def download(requirement: str, folder: Path) -> Path:
     pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uv", "tool", "run", "pip"]
     command = [*pip, "download", *_OPTIONS, "--dest", str(folder), requirement]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
-        said = done.stderr.strip()
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
+        message = completed.stderr.strip()
     except subprocess.TimeoutExpired:
-        said = f"no answer within {_SECONDS} s"
+        message = f"no answer within {_SECONDS} s"
     except FileNotFoundError:
-        said = f"there is no pip: run `{sys.executable} -m ensurepip`"
+        message = f"there is no pip: run `{sys.executable} -m ensurepip`"
     if wheel := next(folder.glob("*.whl"), None):
         return wheel
-    last = said.splitlines()[-1] if said else "pip gave no wheel"
+    last = message.splitlines()[-1] if message else "pip gave no wheel"
     raise SettingsError(f"{requirement} could not be downloaded: {last}")

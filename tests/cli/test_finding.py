@@ -11,7 +11,7 @@ import pytest
 from memagent.cli import main
 from memagent.cli.models import suggest_models
 from memagent.engines import discovery
-from memagent.engines.discovery import Place
+from memagent.engines.discovery import ServerKind
 from server import Server
 
 pytestmark = pytest.mark.usefixtures("gated")
@@ -25,7 +25,7 @@ def found(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Server:
     listed = [{"id": name, "object": "model", "max_model_len": 8192} for name in ("reader-7b", "other-3b")]
     server = serve(listed=listed)
     port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
-    monkeypatch.setattr(discovery, "PLACES", (Place("Ollama", 9), Place("vLLM", port)))
+    monkeypatch.setattr(discovery, "SERVER_KINDS", (ServerKind("Ollama", 9), ServerKind("vLLM", port)))
     monkeypatch.setattr(discovery, "SECONDS", 20.0)
     monkeypatch.delenv("MEMAGENT_DISCOVER")
     return server

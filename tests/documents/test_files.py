@@ -17,7 +17,7 @@ import pytest
 
 from files import PROSE, docx, passed, pdf, read, text_of
 from memagent import DocumentError, open_document, text_document
-from memagent.documents.files import FileState, has_changed, look_at, take_print
+from memagent.documents.files import FileState, has_changed, look_at, take_fingerprint
 
 BLOCK = 256 * 1024
 
@@ -139,7 +139,7 @@ def test_the_bytes_of_a_file_are_compared_only_if_its_state_differs(
 ) -> None:
     monkeypatch.setattr("memagent.documents.files._COARSE_NS", 0)
     source = look_at(large, "large.txt", named=True)
-    taken = take_print(source)
+    taken = take_fingerprint(source)
     assert not has_changed(source, taken._replace(sha256=b"of other bytes"))
     os.utime(large, (1, 1))
     assert not has_changed(source, taken)

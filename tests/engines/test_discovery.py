@@ -14,8 +14,8 @@ import pytest
 from memagent.engines import discovery
 from memagent.engines.discovery import (
     FoundServer,
-    Place,
     Search,
+    ServerKind,
     choose_server,
     look_around,
     settings_for,
@@ -33,16 +33,16 @@ def model(name: str, **fields: Any) -> dict[str, Any]:
     return {"id": name, "object": "model", **fields}
 
 
-def place(server: Server, name: str = "vLLM") -> Place:
-    return Place(name, int(server.base_url.rpartition(":")[2].removesuffix("/v1")))
+def place(server: Server, name: str = "vLLM") -> ServerKind:
+    return ServerKind(name, int(server.base_url.rpartition(":")[2].removesuffix("/v1")))
 
 
-def search(*places: Place, seconds: float = GENEROUS) -> Search:
+def search(*places: ServerKind, seconds: float = GENEROUS) -> Search:
     return asyncio.run(look_around(places, seconds))
 
 
 def models(found: Search) -> list[tuple[str, tuple[str, ...]]]:
-    return [(server.place.name, server.models) for server in found.servers]
+    return [(server.kind.name, server.models) for server in found.servers]
 
 
 def ollama(serve: Serve, able: Mapping[str, list[str] | None], context: int | None = 4096) -> Server:
@@ -78,7 +78,7 @@ def listener() -> Iterator[socket.socket]:
 def test_servers_are_found_in_the_order_of_the_places(serve: Serve) -> None:
     first = serve(listed=[model("reader-7b", max_model_len=8192), model("adapter", parent="reader-7b")])
     second = ollama(serve, {"qwen2.5:7b": ["completion", "tools"]})
-    found = search(place(second, "Ollama"), Place("nothing", 9), place(first))
+    found = search(place(second, "Ollama"), ServerKind("nothing", 9), place(first))
     assert models(found) == [("Ollama", ("qwen2.5:7b",)), ("vLLM", ("reader-7b",))]
     assert found.servers[1].windows == {"reader-7b": 8192} and found.silent == ()
 
@@ -111,7 +111,7 @@ def test_another_web_server_is_not_an_endpoint(serve: Serve, page: Fault) -> Non
 
 
 def test_a_hanging_endpoint_delays_no_other(serve: Serve, listener: socket.socket) -> None:
-    hanging = Place("llama.cpp", listener.getsockname()[1])
+    hanging = ServerKind("llama.cpp", listener.getsockname()[1])
     server = serve(listed=[model("reader-7b")])
     found = search(hanging, place(server), seconds=1.5)
     assert models(found) == [("vLLM", ("reader-7b",))] and found.silent == (hanging,)
@@ -203,12 +203,12 @@ def test_what_is_looked_for() -> None:
 
 
 def test_the_first_server_with_the_model_is_chosen() -> None:
-    first, second = Place("Ollama", 1), Place("vLLM", 2)
+    first, second = ServerKind("Ollama", 1), ServerKind("vLLM", 2)
     found = Search(
         (FoundServer(first, ("a:latest", "b:7b"), {}), FoundServer(second, ("c", "b:7b"), {})),
     )
     taken = {name: choose_server(found, name) for name in (None, "a", "b:7b", "c", "d")}
-    assert {name: it and (it[0].place.name, it[1]) for name, it in taken.items()} == {
+    assert {name: it and (it[0].kind.name, it[1]) for name, it in taken.items()} == {
         None: ("Ollama", "a:latest"),
         "a": ("Ollama", "a:latest"),
         "b:7b": ("Ollama", "b:7b"),

@@ -1,8 +1,6 @@
-"""Scorers, the answer in a reply, and the interval of a mean."""
+"""Scorers, and the answer in a reply."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 from hypothesis import given
@@ -11,11 +9,9 @@ from hypothesis import strategies as st
 from memagent.tasks.scoring import (
     SCORERS,
     boxed_match,
-    confidence_interval,
     exact_match,
     extract_answer,
     f1,
-    paired_interval,
     published_substring_match,
     rouge_l,
     score_reply,
@@ -171,55 +167,6 @@ def test_whatever_is_balanced_in_a_box_comes_out_of_it(content: str) -> None:
         depths.append(depth)
     if content.strip() and depth == 0 and min(depths) >= 0:
         assert extract_answer(f"so \\boxed{{{content}}} }}") == content.strip()
-
-
-def test_128_questions_mean_about_seven_points_to_each_side() -> None:
-    low, high = confidence_interval([1.0] * 102 + [0.0] * 26)
-    assert (low, high) == pytest.approx((0.7190, 0.8574), abs=1e-4)  # Wilson, worked by hand
-    low, high = confidence_interval([1.0] * 64 + [0.0] * 64)
-    assert high - low == pytest.approx(0.171, abs=1e-3)
-
-
-def test_the_interval_of_other_scores_has_a_zero_and_a_one_more() -> None:
-    # Mean 3.4 / 6 = 0.56667; mean of squares 2.46 / 6 = 0.41; deviation 0.29814, by sqrt 6, 1.95996 times.
-    low, high = confidence_interval([0.5, 0.7, 0.6, 0.6])
-    assert (low, high) == pytest.approx((0.56667 - 0.23856, 0.56667 + 0.23856), abs=1e-4)
-
-
-@pytest.mark.parametrize("scores", [[0.25, 0.25], [0.0, 0.0, 0.0, 0.2], [1.0, 1.0, 0.9]])
-def test_the_interval_of_a_few_scores_that_are_alike_is_wide(scores: list[float]) -> None:
-    low, high = confidence_interval(scores)
-    assert low <= min(scores) and high - low > 0.3
-
-
-def test_too_few_scores_tell_nothing_and_equal_ones_not_everything() -> None:
-    assert confidence_interval([]) == (0, 1) == confidence_interval([1.0])
-    assert confidence_interval([1.0] * 10)[0] == pytest.approx(0.7225, abs=1e-3)
-
-
-def test_paired_interval_is_that_of_agresti_and_min() -> None:
-    # Of 100 questions one reader alone is right at 20, the other alone at 10: with half an answer more
-    # in each of the four cells (20 - 10) / 102, and to each side 1.96 * sqrt(31 - 10 ** 2 / 102) / 102.
-    low, high = paired_interval([1.0] * 20 + [-1.0] * 10 + [0.0] * 70)
-    assert (low, high) == pytest.approx((0.0980 - 0.1053, 0.0980 + 0.1053), abs=1e-4)
-    low, high = paired_interval([0.0] * 8)  # 1.96 * sqrt(1 / 10 / 10)
-    assert (low, high) == pytest.approx((-0.196, 0.196), abs=1e-3), "eight ties are no proof of a tie"
-
-
-@given(st.lists(st.floats(0, 1) | st.sampled_from([0.0, 1.0]), min_size=2))
-def test_the_interval_holds_the_mean_and_stays_within_0_and_1(scores: list[float]) -> None:
-    low, high = confidence_interval(scores)
-    assert 0 <= low <= sum(scores) / len(scores) + 1e-9
-    assert sum(scores) / len(scores) - 1e-9 <= high <= 1
-
-
-def test_the_interval_covers_the_truth_about_19_times_in_20() -> None:
-    source = random.Random(0)
-    hits = 0
-    for _ in range(500):
-        low, high = confidence_interval([float(source.random() < 0.3) for _ in range(60)])
-        hits += low <= 0.3 <= high
-    assert 0.92 <= hits / 500 <= 0.98
 
 
 def test_scorers_of_whole_answers_see_the_answer_in_the_reply() -> None:

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("torch")
 
 from function_engine import FunctionEngine
+from memagent.evaluation.statistics import confidence_interval
 from memagent.settings import ReadSettings
 from memagent.tasks import write_examples
-from memagent.tasks.scoring import confidence_interval
 from memagent.training.reinforcement import HeldOut
 from memagent.training.settings import DataSettings, EvaluationSettings, TrainingSettings, WarmStartSettings
 from memagent.types import Example

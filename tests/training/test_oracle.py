@@ -22,8 +22,8 @@ from memagent.prompts import GATED, OVERWRITE, UNCHANGED, Prompts
 from memagent.reading.read import NOT_FOUND, Read
 from memagent.settings import ReadSettings
 from memagent.tasks import Recipe, examples
+from memagent.training.collecting import solve
 from memagent.training.oracle import REFUSAL, Oracle
-from memagent.training.rollout import solve
 from memagent.types import Conversation, Engine, Example, Message, Model, Sampling, Trajectory
 
 TASKS = ("niah_single_1", "niah_multikey_1", "niah_multivalue", "niah_multiquery", "vt", "hqa", "squad")

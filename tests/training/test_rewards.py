@@ -10,7 +10,7 @@ from memagent.errors import SettingsError
 from memagent.prompts import load_prompts
 from memagent.settings import ReadSettings
 from memagent.tasks.recipe import ABSENT_ANSWERS
-from memagent.training.rollout import check_prompts, load_reward, overlong_penalty
+from memagent.training.rewards import check_prompts, load_reward, overlong_penalty
 from memagent.types import Example, Trained, Trajectory
 
 ROOT = Path(__file__).parents[2]

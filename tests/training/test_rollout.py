@@ -16,7 +16,8 @@ from memagent.errors import EngineError, SettingsError
 from memagent.reading.read import Read
 from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
-from memagent.training.rollout import Rollout, load_reward
+from memagent.training.rewards import load_reward
+from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Engine, Example, Sampling
 
 EXAMPLES = [

@@ -17,9 +17,9 @@ from memagent.documents.tokens import load_tokenizer
 from memagent.engines import ScriptedEngine
 from memagent.errors import SettingsError
 from memagent.settings import ReadSettings
+from memagent.training.collecting import solve
 from memagent.training.data import load_function
-from memagent.training.oracle import MakePlayer, Oracle
-from memagent.training.rollout import solve
+from memagent.training.oracle import MakeExpert, Oracle
 from memagent.training.settings import load_training
 from memagent.types import Example, Model, Trajectory
 
@@ -51,11 +51,11 @@ def read_with(workflow: str, **changes: object) -> ReadSettings:
     )
 
 
-def solved(examples: list[Example], settings: ReadSettings, player: MakePlayer = Oracle) -> list[Trajectory]:
+def solved(examples: list[Example], settings: ReadSettings, expert: MakeExpert = Oracle) -> list[Trajectory]:
     model = Model("small", load_tokenizer(SMALL / "policy"), "small", 1024, reads_turn_tokens=False)
 
     async def all_of_them() -> list[Trajectory]:
-        return [it async for it in solve(examples, settings, model, player=player)]
+        return [it async for it in solve(examples, settings, model, expert=expert)]
 
     return asyncio.run(all_of_them())
 

@@ -16,8 +16,10 @@ from function_engine import FunctionEngine
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import EmptyAnswerError, EngineError, SettingsError
 from memagent.settings import ReadSettings
+from memagent.training.collecting import collect
 from memagent.training.data import read_trajectories, write_trajectories
-from memagent.training.rollout import Rollout, collect, load_reward
+from memagent.training.rewards import load_reward
+from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Engine, Example, Message, Trajectory
 
 PROMPT = (Message("system", "Read."), Message("user", "“Chunk”\u2028 \ud800"))

@@ -18,7 +18,7 @@ from memagent.settings import ReadSettings
 from memagent.tasks import TASKS, Recipe, write_examples
 from memagent.training.data import load_data
 from memagent.training.settings import DataSettings, TrainingSettings, WarmStartSettings
-from memagent.training.warm_start import draw, load_imitations
+from memagent.training.warm_start import draw, load_sequences
 from memagent.types import Model, TrainingSequence
 
 POOL = [[TrainingSequence((number, place), (0,)) for place in range(4)] for number in range(25)]
@@ -87,7 +87,7 @@ def pool(
         return len(text.split())
 
     data = load_data(settings.data.examples, settings.seed, count_tokens)
-    return asyncio.run(load_imitations(settings, data, Words(), Model("words", count_tokens, "words")))
+    return asyncio.run(load_sequences(settings, data, Words(), Model("words", count_tokens, "words")))
 
 
 def test_the_pool_has_the_questions_on_a_chunk_together(tmp_path: Path) -> None:

@@ -140,13 +140,13 @@ async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettin
     if not engine.discover:
         return [], engine
     search = await look_around()
-    servers = [f"{it.place.name} at {it.place.base_url} ({', '.join(it.models)})" for it in search.servers]
+    servers = [f"{it.kind.name} at {it.kind.base_url} ({', '.join(it.models)})" for it in search.servers]
     servers += [f"{it.base_url} did not answer in time" for it in search.silent]
     lines = [f"servers on this machine: {'; '.join(servers) or 'none found'}"]
     if should_search(engine) and (found := choose_server(search, engine.model)):
         server, model = found
         window = engine.window_tokens or server.windows.get(model)
-        url = server.place.base_url
+        url = server.kind.base_url
         engine = engine.replace(base_url=url, model=model, api_key=None, window_tokens=window)
     return lines, engine
 

@@ -66,12 +66,12 @@ def with_found_model(settings: Settings, quiet: bool, dry_run: bool = False) -> 
             server, model = found
             others = "" if len(server.models) == 1 or engine.model else f" (one of {len(server.models)})"
             tell(
-                f"using {model}{others} of {server.place.name} at {server.place.base_url}; "
+                f"using {model}{others} of {server.kind.name} at {server.kind.base_url}; "
                 "--model selects another, --no-discover turns this off",
             )
             return replace(settings, engine=asyncio.run(settings_for(server, model, engine)))
         for server in search.servers:
-            tell(f"{server.place.name} at {server.place.base_url} lists {', '.join(server.models)}")
+            tell(f"{server.kind.name} at {server.kind.base_url} lists {', '.join(server.models)}")
     if fetches:
         use_default(engine, quiet, searched)
     return settings
@@ -170,7 +170,7 @@ def command(context: click.Context, as_json: bool) -> None:
         say("\n".join([*_lines(search, fetched, cache), *_suggestions(memory, worth)]))
         return
     servers = [
-        {"name": it.place.name, "base_url": it.place.base_url, "models": it.models} for it in search.servers
+        {"name": it.kind.name, "base_url": it.kind.base_url, "models": it.models} for it in search.servers
     ]
     say_json(
         {
@@ -194,7 +194,7 @@ def _lines(search: Search, fetched: list[CachedModel], cache: list[CachedModel])
     there = catalogue.find_cached(catalogue.DEFAULT)
     yield f"default: {catalogue.DEFAULT}" + ("" if there else ", not fetched yet: memagent models fetch")
     for server in search.servers:
-        yield f"{server.place.name} at {server.place.base_url}: {', '.join(server.models)}"
+        yield f"{server.kind.name} at {server.kind.base_url}: {', '.join(server.models)}"
     if not search.servers:
         yield "servers on this machine: none found"
     for where, models in (("fetched", fetched), ("in the hub's cache", cache)):

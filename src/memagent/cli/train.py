@@ -22,9 +22,10 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.engines.llamacpp import catalogue
 from memagent.errors import SettingsError, extra_hint
+from memagent.training.collecting import collect as collect_from
 from memagent.training.data import load_data, write_trajectories
-from memagent.training.rollout import Rollout, load_reward
-from memagent.training.rollout import collect as collect_from
+from memagent.training.rewards import load_reward
+from memagent.training.rollout import Rollout
 from memagent.training.settings import load_training
 
 _Form = Literal["adapter", "merged", "gguf", "gguf-adapter"]

@@ -25,7 +25,7 @@ def split(
 
     Joined, their texts are the document's. Only about one chunk of text is held at a time. With `exact`, a
     chunk ends where its tokens do, even within a word; otherwise at a natural place. A chunk of a single
-    character may exceed the budget. Give a `Pass` to see what it found.
+    character may exceed the budget. Give a `Pass` to see what was skipped.
     """
     blocks = document.blocks() if isinstance(document, Document) else document
     index = 0
@@ -41,20 +41,20 @@ def cut_again(blocks: Iterable[Block], outlines: Iterable[Chunk]) -> Iterator[Ch
     `outlines` are the chunks in order; their texts are not used. Holds about one chunk and one block of text
     at a time. Raises `DocumentError` if the document has become shorter.
     """
-    stream, held, start = iter(blocks), "", 0  # `held` begins at offset `start` of the document
+    stream, buffer, start = iter(blocks), "", 0  # `buffer` begins at offset `start` of the document
     for outline in outlines:
-        while start + len(held) < outline.end:
+        while start + len(buffer) < outline.end:
             block = next(stream, None)
             if block is None:
                 raise DocumentError(f"{outline.source} is shorter than when it was first read")
-            passed = min(max(outline.start - start, 0), len(held))
-            held, start = held[passed:] + block.text, start + passed
-        yield replace(outline, text=held[outline.start - start : outline.end - start])
+            passed = min(max(outline.start - start, 0), len(buffer))
+            buffer, start = buffer[passed:] + block.text, start + passed
+        yield replace(outline, text=buffer[outline.start - start : outline.end - start])
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one source contributes to a chunk; `tokens` includes its head, `last` ends the source."""
+    """What one source contributes to a chunk. `tokens` includes its head; the `last` one ends the source."""
 
     text: str
     parts: tuple[Part, ...]
@@ -71,7 +71,7 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter, exact: 
         if head and count_tokens(head) * 2 > chunk_tokens:  # it would leave too little room for the text
             head = ""
         offset, pages = end - source.characters_before, list[tuple[int, int | None]]()
-        texts = _noting_pages(own, end, pages)
+        texts = _note_pages(own, end, pages)
         counting = count_with(head, count_tokens)
         pieces = cut(texts, chunk_tokens, counting, exact=exact, separated=is_separated(source.name))
         for text, tokens, last, columns in pieces:
@@ -82,7 +82,7 @@ def _pieces(blocks: Pass, chunk_tokens: int, count_tokens: TokenCounter, exact: 
             yield _Piece(text, tuple(parts), tokens, last)
 
 
-def _noting_pages(blocks: Iterable[Block], offset: int, pages: list[tuple[int, int | None]]) -> Iterator[str]:
+def _note_pages(blocks: Iterable[Block], offset: int, pages: list[tuple[int, int | None]]) -> Iterator[str]:
     """The texts of blocks; the offset at which each page begins is added to `pages`."""
     for block in blocks:
         if not pages or pages[-1][1] != block.page:
@@ -95,28 +95,28 @@ def _by_page(start: int, end: int, pages: list[tuple[int, int | None]]) -> list[
     """A span split where pages begin, each part with its page; drops pages that end before it."""
     while len(pages) > 1 and pages[1][0] <= start:
         del pages[0]
-    begun = [(max(begins, start), page) for begins, page in pages if begins < end]
-    ends = [*(begins for begins, _ in begun[1:]), end]
-    return [(begins, ends[number], page) for number, (begins, page) in enumerate(begun)]
+    starts = [(max(begins, start), page) for begins, page in pages if begins < end]
+    ends = [*(begins for begins, _ in starts[1:]), end]
+    return [(begins, ends[number], page) for number, (begins, page) in enumerate(starts)]
 
 
 def _pack(pieces: Iterable[_Piece], chunk_tokens: int) -> Iterator[list[_Piece]]:
     """Group the pieces that share a chunk: the end of a source and the whole sources after it that fit."""
-    held: list[_Piece] = []
+    group: list[_Piece] = []
     tokens = characters = 0
     for piece in pieces:
         fits = tokens + piece.tokens + 1 <= chunk_tokens  # a line end may be needed between them
         short = characters + len(piece.text) <= chunk_tokens * MAX_CHARACTERS_PER_TOKEN
-        if held and not (piece.last and fits and short):
-            yield held
-            held, tokens, characters = [], 0, 0
-        held.append(piece)
+        if group and not (piece.last and fits and short):
+            yield group
+            group, tokens, characters = [], 0, 0
+        group.append(piece)
         tokens, characters = tokens + piece.tokens + 1, characters + len(piece.text)
         if not piece.last:
-            yield held
-            held, tokens, characters = [], 0, 0
-    if held:
-        yield held
+            yield group
+            group, tokens, characters = [], 0, 0
+    if group:
+        yield group
 
 
 def _chunks_of(pieces: list[_Piece], chunk_tokens: int, count_tokens: TokenCounter) -> Iterator[Chunk]:

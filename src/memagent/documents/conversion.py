@@ -27,7 +27,7 @@ from memagent.documents import converter_program
 from memagent.documents.files import (
     BLOCK_BYTES,
     DocumentFile,
-    Print,
+    Fingerprint,
     UnusableError,
     brief,
     bytes_at,
@@ -36,7 +36,7 @@ from memagent.documents.files import (
     open_file,
     package_formats,
 )
-from memagent.documents.paths import unreadable
+from memagent.documents.paths import read_error
 from memagent.errors import DocumentError, reason
 from memagent.settings import user_cache_path
 from memagent.storage import write_in_place
@@ -57,18 +57,20 @@ class ConversionLimits:
     output_mib: int = 256
 
 
-def convert_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Event) -> Iterator[bytes]:
+def convert_blocks(
+    source: DocumentFile, fingerprint: Fingerprint, turn: Lock, stopped: Event
+) -> Iterator[bytes]:
     """The converted text of a file in UTF-8, block by block.
 
     `turn` is held while a conversion runs, so that others who want the file wait for it. Raises
     `UnusableError` if the file cannot be converted, `DocumentError` once `stopped` is set.
     """
     try:
-        place = _place_of(source, taken)
-        known = _find_or_convert(source, place, taken, turn, stopped)
-        for number, checksum in enumerate(known):
-            while zlib.crc32(block := _read_block(place, number)) != checksum:  # it was dropped or damaged
-                if _find_or_convert(source, place, taken, turn, stopped) != known:
+        path = _cache_path(source, fingerprint)
+        checksums = _find_or_convert(source, path, fingerprint, turn, stopped)
+        for number, checksum in enumerate(checksums):
+            while zlib.crc32(block := _read_block(path, number)) != checksum:  # it was dropped or damaged
+                if _find_or_convert(source, path, fingerprint, turn, stopped) != checksums:
                     raise change_error(source)
             yield block
     except OSError as error:
@@ -76,31 +78,31 @@ def convert_blocks(source: DocumentFile, taken: Print, turn: Lock, stopped: Even
         raise DocumentError(f"{source.name} cannot be converted: {why}") from error
 
 
-def is_kept(source: DocumentFile, taken: Print) -> bool:
+def is_cached(source: DocumentFile, fingerprint: Fingerprint) -> bool:
     """Whether the text of a file is in the cache, as far as can be told without reading it."""
     try:
-        return _place_of(source, taken).exists()
+        return _cache_path(source, fingerprint).exists()
     except OSError:
         return False
 
 
-def _read_block(place: Path, number: int) -> bytes:
+def _read_block(path: Path, number: int) -> bytes:
     """A block of a text in the cache; empty if the text is no longer there. Raises `OSError`."""
     with suppress(FileNotFoundError):
-        os.utime(place)  # the least recently used texts are dropped first
-        return bytes_at(place, _HEAD_BYTES + number * BLOCK_BYTES, BLOCK_BYTES)
+        os.utime(path)  # the least recently used texts are dropped first
+        return bytes_at(path, _HEAD_BYTES + number * BLOCK_BYTES, BLOCK_BYTES)
     return b""
 
 
 def _find_or_convert(
-    source: DocumentFile, place: Path, taken: Print, turn: Lock, stopped: Event
+    source: DocumentFile, path: Path, fingerprint: Fingerprint, turn: Lock, stopped: Event
 ) -> array[int]:
-    """The checksums of the blocks of a file's text, which is verified, or else made. Raises `OSError`."""
-    while (checksums := _checksums(place)) is None:
+    """The checksums of the blocks of a file's text, converting it if the cache lacks it. Raises `OSError`."""
+    while (checksums := _checksums(path)) is None:
         if turn.acquire(timeout=_POLL_SECONDS):
             try:
-                if _checksums(place) is None:
-                    convert(source, place, stopped, taken=taken)
+                if _checksums(path) is None:
+                    convert(source, path, stopped, fingerprint=fingerprint)
             finally:
                 turn.release()
         elif stopped.is_set():
@@ -122,17 +124,17 @@ def _checksums(path: Path) -> array[int] | None:
 
 def convert(
     source: DocumentFile,
-    place: Path,
+    path: Path,
     stopped: Event,
     limits: ConversionLimits | None = None,
-    taken: Print | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> None:
-    """Convert a file to UTF-8 text at `place`, preceded by its SHA-256 and written whole or not at all.
+    """Convert a file to UTF-8 text at `path`, preceded by its SHA-256 and written whole or not at all.
 
-    Nothing is kept if the file's print is no longer the one that was `taken`. Raises what `convert_blocks`
-    raises, and `OSError`.
+    Nothing is written if the file no longer has this `fingerprint`. Raises what `convert_blocks` raises, and
+    `OSError`.
     """
-    with write_in_place(place) as made, made.open("w+b", buffering=0) as output:
+    with write_in_place(path) as made, made.open("w+b", buffering=0) as output:
         output.write(bytes(_HEAD_BYTES))
         if why := _run(source, output, stopped, limits or ConversionLimits()):
             raise UnusableError(f"{source.name} cannot be converted: {why}")
@@ -141,17 +143,17 @@ def convert(
         output.seek(0)
         output.write(digest)
         # Before others can find the text in its place.
-        if taken and has_changed(source, taken):
+        if fingerprint and has_changed(source, fingerprint):
             raise change_error(source)
-    with suppress(OSError):  # the text is already in its place
-        _prune(place)
+    with suppress(OSError):  # the text is already cached
+        _prune(path)
 
 
-def _place_of(source: DocumentFile, taken: Print) -> Path:
-    """Where the text of a file is kept. Raises `OSError`."""
+def _cache_path(source: DocumentFile, fingerprint: Fingerprint) -> Path:
+    """Where the text of a file is cached. Raises `OSError`."""
     package = package_formats().get(source.format)  # whose version is not ours
     version = package.dist.version if package and package.dist else _VERSION
-    return cache_folder() / f"{taken.sha256.hex()}.{source.format}.{version}"
+    return cache_folder() / f"{fingerprint.sha256.hex()}.{source.format}.{version}"
 
 
 def cache_folder() -> Path:
@@ -175,7 +177,7 @@ def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Conver
         try:
             while True:
                 try:
-                    _, said = process.communicate(timeout=_POLL_SECONDS)
+                    _, message = process.communicate(timeout=_POLL_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
                     if stopped.is_set():
@@ -184,14 +186,14 @@ def _run(source: DocumentFile, output: IO[bytes], stopped: Event, limits: Conver
                         return f"it takes longer than {limits.seconds} s"
         finally:
             process.kill()
-    return _reason(process.returncode, brief(said.decode("utf-8", "replace")), limits)
+    return _reason(process.returncode, brief(message.decode("utf-8", "replace")), limits)
 
 
 def _stop_error(source: DocumentFile) -> DocumentError:
     return DocumentError(f"{source.name} was not converted: the read was stopped")
 
 
-def _reason(code: int, said: str, limits: ConversionLimits) -> str:
+def _reason(code: int, message: str, limits: ConversionLimits) -> str:
     """Why a converter failed, or an empty string if it succeeded."""
     if code == 0:
         return ""
@@ -204,7 +206,7 @@ def _reason(code: int, said: str, limits: ConversionLimits) -> str:
     if code < 0:
         name = signal.Signals(-code).name
         return f"the converter crashed ({name}); its memory limit is {limits.memory_mib} MiB"
-    return said or f"the converter exited with code {code}"
+    return message or f"the converter exited with code {code}"
 
 
 def _open_file(source: DocumentFile) -> IO[bytes]:
@@ -213,27 +215,27 @@ def _open_file(source: DocumentFile) -> IO[bytes]:
         try:
             return open_file(source.origin)
         except OSError as error:
-            raise unreadable(source.name, error) from error
+            raise read_error(source.name, error) from error
     if isinstance(source.origin, bytes):
         raise TypeError("text in memory needs no conversion")
     return os.fdopen(os.dup(source.origin.fileno()), "rb")
 
 
-def _prune(kept: Path) -> None:
-    """Drop the least recently used texts until the rest fit, and what crashes left behind.
+def _prune(newest: Path) -> None:
+    """Drop the least recently used texts until the others fit beside `newest`, and what crashes left behind.
 
     Raises `OSError`.
     """
     files: list[tuple[float, int, Path]] = []
-    for path in kept.parent.iterdir():
+    for path in newest.parent.iterdir():
         with suppress(FileNotFoundError):  # other conversions come and go
-            found = path.stat()
+            status = path.stat()
             if path.name.startswith("."):
-                if found.st_mtime < time.time() - _STALE_SECONDS:
+                if status.st_mtime < time.time() - _STALE_SECONDS:
                     shutil.rmtree(path, ignore_errors=True)
-            elif path != kept:
-                files.append((found.st_mtime, found.st_size, path))
-    room = _CACHE_BYTES - kept.stat().st_size
+            elif path != newest:
+                files.append((status.st_mtime, status.st_size, path))
+    room = _CACHE_BYTES - newest.stat().st_size
     for _, size, path in sorted(files, reverse=True):
         room -= size
         if room < 0:

@@ -51,7 +51,7 @@ def end_with(parent: int) -> None:
 
 
 def load() -> ModuleType:
-    """The converters, imported from their folder: as a part of memagent, they would bring all of it."""
+    """Import the converters from their folder: as a part of memagent, they would import all of it."""
     here = str(Path(__file__).parent)
     sys.path.insert(0, here)  # first: some other package may be called `converters`
     package = import_module("converters")
@@ -71,7 +71,7 @@ def main(format: str, *numbers: str) -> int:
         with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as output:
             file.seek(0)
             for text in converters.converter(format)(file):
-                output.write(converters.framed(text).encode("utf-8", "replace"))
+                output.write(converters.frame(text).encode("utf-8", "replace"))
     except MemoryError:
         return TOO_MUCH_MEMORY
     except OSError as error:
@@ -84,13 +84,13 @@ def main(format: str, *numbers: str) -> int:
 def tell(kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     """Report on one line what went wrong, whatever a format's library raised."""
     message = error.args[0] if isinstance(error, KeyError) and error.args else error
-    said = (str(message).strip().splitlines() or [""])[0][:500]
-    if "password" in said.lower() or "encrypted" in said.lower():
+    line = (str(message).strip().splitlines() or [""])[0][:500]
+    if "password" in line.lower() or "encrypted" in line.lower():
         sys.stderr.write("it is protected by a password: save it without one")
         return
-    if " " not in said:  # not a sentence
-        said = f"{kind.__name__}: {said}".rstrip(": ")
-    sys.stderr.write(f"it is damaged, or not in {sys.argv[1].upper()} format ({said.rstrip('.')})")
+    if " " not in line:  # not a sentence
+        line = f"{kind.__name__}: {line}".rstrip(": ")
+    sys.stderr.write(f"it is damaged, or not in {sys.argv[1].upper()} format ({line.rstrip('.')})")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ _MAX_TOKEN = 24  # characters: a token that ends with them may replace several t
 
 # Best first: a blank line, a line end, a sentence end, white space. Only the end of a match counts;
 # a pattern that begins with a literal character is found ten times as fast.
-_PLACES = (
+_BOUNDARIES = (
     re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+"),
     re.compile(r"\n"),
     re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』]*"),
@@ -42,12 +42,12 @@ _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _MAX_CHARACTER = 32
 _BAR = re.compile(r"(?<!\\)\|")
 _SEPARATORS = (",", ";", "\t", "|")
-_MAX_ROWS = 50  # at which a table's head is told
+_MAX_ROWS = 50  # that are looked at to find a table's head
 _TABLE_HEAD = re.compile(r"\|[^\n]*\n\|(?=[^\n]*-)[ \t:|-]+\r?(?:\n|\Z)")  # a row with a rule below it
 
 
 class Cut(NamedTuple):
-    """A piece of a text: its tokens, with those of `columns`, which is the head of the table it continues."""
+    """A piece of a text. `columns` is the head of the table that it continues, and counts in `tokens`."""
 
     text: str
     tokens: int
@@ -72,22 +72,22 @@ def cut(
     buffer, position, columns, first = "", 0, "", True
     ratio = _FIRST_CHARACTERS_PER_TOKEN
     while True:
-        wanted = max(1, int(chunk_tokens * ratio * _AIM))
-        if len(buffer) - position <= 2 * wanted:
-            buffer, position = _fill(buffer[position:], stream, 2 * wanted), 0
+        target = max(1, int(chunk_tokens * ratio * _AIM))
+        if len(buffer) - position <= 2 * target:
+            buffer, position = _fill(buffer[position:], stream, 2 * target), 0
         if position == len(buffer):
             return
         # One character more than a piece may have shows whether more text follows.
-        ahead = buffer[position : position + 2 * wanted + 1]
-        shown = columns
-        if exact or (shown and count_tokens(shown) * 2 > chunk_tokens):  # it would leave too little room
-            shown = ""
+        ahead = buffer[position : position + 2 * target + 1]
+        head = columns
+        if exact or (head and count_tokens(head) * 2 > chunk_tokens):  # it would leave too little room
+            head = ""
         if exact:
-            length, tokens = _fit_exactly(ahead[: 2 * wanted], chunk_tokens, count_tokens)
+            length, tokens = _fit_exactly(ahead[: 2 * target], chunk_tokens, count_tokens)
         else:
-            length, tokens = _fit(ahead, wanted, chunk_tokens, count_with(shown, count_tokens))
+            length, tokens = _fit(ahead, target, chunk_tokens, count_with(head, count_tokens))
         position += length
-        yield Cut(ahead[:length], tokens, position == len(buffer), shown)
+        yield Cut(ahead[:length], tokens, position == len(buffer), head)
         following = ahead[length : length + 1]
         columns = columns_after(ahead[:length], columns, following, separated=separated, first=first)
         first = False
@@ -95,18 +95,18 @@ def cut(
         ratio = min(length / max(tokens, 1), MAX_CHARACTERS_PER_TOKEN)
 
 
-def _fill(held: str, stream: Iterator[str], least: int) -> str:
-    """`held` and what follows it, until it is longer than `least` or the stream ends."""
-    parts, length = [held], len(held)
+def _fill(buffer: str, stream: Iterator[str], least: int) -> str:
+    """`buffer` and what follows it, until it is longer than `least` or the stream ends."""
+    parts, length = [buffer], len(buffer)
     while length <= least and (block := next(stream, None)) is not None:
         parts.append(block)
         length += len(block)
     return "".join(parts)
 
 
-def _fit(text: str, wanted: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
-    """The length of the first piece of `text`, in characters (at most 2 * `wanted`) and tokens."""
-    best, guess, most = (0, 0), wanted, 2 * wanted
+def _fit(text: str, target: int, budget: int, count_tokens: TokenCounter) -> tuple[int, int]:
+    """The length of the first piece of `text`, in characters (at most 2 * `target`) and tokens."""
+    best, guess, most = (0, 0), target, 2 * target
     for _ in range(_TRIES):
         length = natural_end(text, guess)
         if length <= best[0]:
@@ -150,9 +150,9 @@ def natural_end(text: str, limit: int) -> int:
     if limit >= len(text):
         return len(text)
     earliest = int(limit * (1 - _WINDOW))
-    for place in _PLACES:
+    for boundary in _BOUNDARIES:
         end = 0
-        for match in place.finditer(text, earliest, limit):
+        for match in boundary.finditer(text, earliest, limit):
             end = match.end()
         if end > earliest and (whole := _whole_character(text, end)) > earliest:
             return whole
@@ -193,7 +193,7 @@ def is_separated(name: str) -> bool:
 
 
 def columns_after(text: str, columns: str, following: str, *, separated: bool, first: bool) -> str:
-    """The head of the table that goes on after `text`; an empty string if none does, or none is told.
+    """The head of the table that continues after `text`; an empty string if none does, or it has no head.
 
     `text` itself continues a table with the head `columns`, or is the `first` piece of its file. All pieces
     of a `separated` file continue one table. `following` begins with the character after the text.
@@ -216,19 +216,19 @@ def columns_after(text: str, columns: str, following: str, *, separated: bool, f
 def _head_of_table(head: str, rows: str) -> str:
     """The head of a Markdown table, or the first of the rows below it that is as wide as they are.
 
-    What the table calls its head is one unless it is narrower, or like the rows; any other must be sure.
+    What the table calls its head is one unless it is narrower, or like the rows; another row must surely be.
     """
     lines = [head.partition("\n")[0], *islice(StringIO(rows), _MAX_ROWS)]
     cells = [_BAR.split(line.strip().removeprefix("|").removesuffix("|")) for line in lines]
-    place = _first_wide(cells)
-    named = names_columns(cells[place], cells[place + 1 :])
-    if place:
-        return f"{lines[place].rstrip()}\n|{' --- |' * len(cells[place])}\n" if named else ""
+    index = _first_wide(cells)
+    named = names_columns(cells[index], cells[index + 1 :])
+    if index:
+        return f"{lines[index].rstrip()}\n|{' --- |' * len(cells[index])}\n" if named else ""
     return "" if named is False else head
 
 
 def _head_of_values(text: str) -> str:
-    """The line of separated values that surely names the columns; an empty string if there is none."""
+    """The line of separated values that certainly names the columns; an empty string if there is none."""
     lines = [*islice(StringIO(text, newline=""), _MAX_ROWS)]
 
     def parse(separator: str) -> list[tuple[int, list[str]]]:
@@ -245,9 +245,9 @@ def _head_of_values(text: str) -> str:
         ends, rows = zip(*max(map(parse, _SEPARATORS), key=fit), strict=True)
     except csv.Error:  # a cell of over 128 KiB
         return ""
-    place = _first_wide(rows)
-    begin = ends[place - 1] if place else 0
-    return "".join(lines[begin : ends[place]]) if names_columns(rows[place], rows[place + 1 :]) else ""
+    index = _first_wide(rows)
+    begin = ends[index - 1] if index else 0
+    return "".join(lines[begin : ends[index]]) if names_columns(rows[index], rows[index + 1 :]) else ""
 
 
 def _first_wide(rows: Sequence[Sequence[str]]) -> int:

@@ -17,7 +17,7 @@ from itertools import chain
 import chardet
 
 from memagent.documents.converters.text import meant_encoding
-from memagent.prompts.guard import sendable
+from memagent.text import sendable
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -95,7 +95,8 @@ def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
         text = codecs.getincrementaldecoder(encoding)().decode(sample[: len(sample) // 2 * 2])
     except UnicodeDecodeError:
         return None
-    strange = sum(unicodedata.category(it) in ("Cc", "Cn", "Co") and it not in "\t\n\f\r" for it in text)
+    categories = [unicodedata.category(letter) for letter in text if letter not in "\t\n\f\r"]
+    strange = sum(category in ("Cc", "Cn", "Co") for category in categories)
     alphabetic = distinct <= 4 and sum(map(str.isascii, text)) * 10 >= len(text)
     fits = strange <= len(text) // 1000 and distinct <= min(128, len(text) // 2)
     return encoding if fits and (alphabetic or not valid_utf8) else None
@@ -103,8 +104,8 @@ def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
 
 def _find_declared(sample: bytes, whole: bool) -> str | None:
     """The encoding that a page of HTML or XML declares, unless its bytes do not fit it."""
-    found = _DECLARED.search(sample, 0, _DECLARED_WITHIN)
-    name = found[1].decode().lower() if found else "utf-8"
+    match = _DECLARED.search(sample, 0, _DECLARED_WITHIN)
+    name = match[1].decode().lower() if match else "utf-8"
     with suppress(LookupError, UnicodeError):
         encoding = meant_encoding(name)
         if not encoding.startswith("utf") and _decodes(sample, encoding, whole):
@@ -124,22 +125,22 @@ def row_texts(blocks: Iterable[str]) -> Iterator[str]:
 
     A row of over 32 Mi characters is not parsed but read as it is, so that memory use stays bounded.
     """
-    held: list[str] = []  # of the current row
+    parts: list[str] = []  # of the current row
     length, is_long = 0, False
     for block in chain(blocks, ("\n",)):
         *ends, rest = block.split("\n")
         for end in ends:
-            line = "".join([*held, end]).strip()
+            line = "".join([*parts, end]).strip()
             if is_long:
                 yield line + "\n\n"
             elif line:
                 yield _row_text(line) + "\n\n"
-            held, length, is_long = [], 0, False
-        held.append(rest)
+            parts, length, is_long = [], 0, False
+        parts.append(rest)
         length += len(rest)
         if length > _MAX_ROW:
-            yield "".join(held)
-            held, is_long = [], True
+            yield "".join(parts)
+            parts, is_long = [], True
 
 
 def _row_text(line: str) -> str:
@@ -149,23 +150,24 @@ def _row_text(line: str) -> str:
     except (ValueError, RecursionError):
         return line
     texts = (row.get("text"), row.get("content")) if isinstance(row, dict) else (row,)
-    text = next((it for it in texts if isinstance(it, str) and it.strip()), None)
+    text = next((value for value in texts if isinstance(value, str) and value.strip()), None)
     return "".join(unescape([line])) if text is None else sendable(text)
 
 
 def unescape(blocks: Iterable[str]) -> Iterator[str]:
     r"""JSON with letters in place of their escapes (\u0434), except those that a string must escape."""
-    held = ""
+    rest = ""
     for block in chain(blocks, ("",)):
-        text = held + block
+        text = rest + block
         end = max(len(text) - _MAX_ESCAPE, 0) if block else len(text)
-        end = next((it.start() for it in _ESCAPE.finditer(text) if it.end() > end), end)  # it may go on
+        # An escape that reaches beyond may continue in the next block.
+        end = next((match.start() for match in _ESCAPE.finditer(text) if match.end() > end), end)
         yield _ESCAPE.sub(_unescape_one, text[:end])
-        held = text[end:]
+        rest = text[end:]
 
 
-def _unescape_one(found: re.Match[str]) -> str:
-    escape = found.group()
+def _unescape_one(match: re.Match[str]) -> str:
+    escape = match.group()
     if len(escape) < 6:
         return escape
     letter: str = json.loads(f'"{escape}"')

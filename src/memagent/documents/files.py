@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Self
 
 from memagent.documents.encodings import detect_encoding, is_doubtful
-from memagent.documents.paths import shown, unreadable
+from memagent.documents.paths import escape_path, read_error
 from memagent.errors import DocumentError, extra_hint
 from memagent.plugins import plugins
 
@@ -90,8 +90,8 @@ class DocumentFile:
 class FileState:
     """A file's size in bytes and its times: while they stay the same, so do its bytes.
 
-    Of a file that was changed just before, no times are kept, since another change might not show in them.
-    Such a state is equal to none that the file has.
+    A file that was changed a moment ago is recorded without its times, since another change might not show in
+    them. Such a state equals no later state of the file.
     """
 
     size: int
@@ -103,8 +103,8 @@ class FileState:
         """The state of a file as it is now. Raises `OSError`."""
         if isinstance(origin, bytes):
             return cls(len(origin), 0, 0)
-        found = origin.stat() if isinstance(origin, Path) else os.fstat(origin.fileno())
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        status = origin.stat() if isinstance(origin, Path) else os.fstat(origin.fileno())
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def to_keep(self) -> FileState:
         """The state to compare with a later one, to be called as soon as it is known."""
@@ -112,7 +112,7 @@ class FileState:
         return FileState(self.size, 0, 0) if recent else self
 
 
-class Print(NamedTuple):
+class Fingerprint(NamedTuple):
     """A file's state when it was read, the SHA-256 of its bytes, and a checksum of each block of them."""
 
     state: FileState
@@ -141,7 +141,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
         size = FileState.of(origin).size
         sample = bytes_at(origin, 0, _SAMPLE_BYTES)
     except OSError as error:
-        raise unreadable(name, error) from error
+        raise read_error(name, error) from error
     if not sample:
         raise NoTextError(f"{name} is empty")
     if len(sample) > size:
@@ -152,7 +152,7 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     if gzipped:
         suffix = Path(Path(name).stem).suffix.lower()
         sample, whole = next(unpack(name, size, iter((sample,))), b"")[:_SAMPLE_BYTES], False
-    kinds = (it for magic, it in _MAGIC.items() if sample.startswith(magic))
+    kinds = (kind for magic, kind in _MAGIC.items() if sample.startswith(magic))
     of_package = suffix[1:] if suffix[1:] in package_formats() else "text"
     kind = next(kinds, None) or _FORMATS.get(suffix, of_package)
     encoding: str | None = ""
@@ -173,34 +173,34 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     )
 
 
-def bytes_at(origin: Path | bytes | IO[bytes], place: int, size: int) -> bytes:
-    """Read up to `size` bytes at offset `place`. Raises `OSError`."""
+def bytes_at(origin: Path | bytes | IO[bytes], offset: int, size: int) -> bytes:
+    """Read up to `size` bytes at `offset`. Raises `OSError`."""
     if isinstance(origin, bytes):
-        return origin[place : place + size]
+        return origin[offset : offset + size]
     if not isinstance(origin, Path):
-        return os.pread(origin.fileno(), size, place)
+        return os.pread(origin.fileno(), size, offset)
     with open_file(origin) as file:
-        file.seek(place)
+        file.seek(offset)
         return file.read(size)
 
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a file for reading. Raises `OSError`.
 
-    What was a file may be a pipe by now: opening it does not wait, and seeking in it is an error.
+    The file may have become a pipe: opening it does not wait, and seeking in it is an error.
     """
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
-def take_print(source: DocumentFile) -> Print:
-    """Read a whole file for its print. Raises `DocumentError` if it cannot be read or has changed."""
+def take_fingerprint(source: DocumentFile) -> Fingerprint:
+    """Read a whole file for its fingerprint. Raises `DocumentError` if it cannot be read or has changed."""
     state, digest, blocks = state_of(source).to_keep(), hashlib.sha256(), array("I")
     for block in _raw(source):
         if not blocks and source.beginning not in (None, zlib.crc32(block[:_SAMPLE_BYTES])):
             raise change_error(source)
         digest.update(block)
         blocks.append(zlib.crc32(block))
-    return Print(state, digest.digest(), blocks)
+    return Fingerprint(state, digest.digest(), blocks)
 
 
 def state_of(source: DocumentFile) -> FileState:
@@ -208,7 +208,7 @@ def state_of(source: DocumentFile) -> FileState:
     try:
         return FileState.of(source.origin)
     except OSError as error:
-        raise unreadable(source.name, error) from error
+        raise read_error(source.name, error) from error
 
 
 def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str]:
@@ -216,37 +216,37 @@ def prefix_digests(source: DocumentFile, ends: Collection[int]) -> dict[int, str
 
     Raises `DocumentError` if the file cannot be read or has become shorter.
     """
-    digest, place, found = hashlib.sha256(), 0, dict[int, str]()
+    digest, offset, digests = hashlib.sha256(), 0, dict[int, str]()
     for block in _raw(source):
-        for end in sorted(end for end in ends if place < end <= place + len(block)):
+        for end in sorted(end for end in ends if offset < end <= offset + len(block)):
             part = digest.copy()
-            part.update(block[: end - place])
-            found[end] = part.hexdigest()
+            part.update(block[: end - offset])
+            digests[end] = part.hexdigest()
         digest.update(block)
-        place += len(block)
-    return found
+        offset += len(block)
+    return digests
 
 
-def check_bytes(source: DocumentFile, taken: Print) -> Iterator[bytes]:
-    """The bytes of a file in blocks, each checked against the print.
+def check_bytes(source: DocumentFile, fingerprint: Fingerprint) -> Iterator[bytes]:
+    """The bytes of a file in blocks, each checked against the fingerprint.
 
     Raises `DocumentError` if the file has changed; what was appended since is left out.
     """
-    for block, checksum in zip(_raw(source), taken.blocks, strict=True):
+    for block, checksum in zip(_raw(source), fingerprint.blocks, strict=True):
         if zlib.crc32(block) != checksum:
             raise change_error(source)
         yield block
 
 
-def has_changed(source: DocumentFile, taken: Print) -> bool:
-    """Whether a file is no longer as its print has it. Its bytes are compared only if its state differs.
+def has_changed(source: DocumentFile, fingerprint: Fingerprint) -> bool:
+    """Whether a file no longer has this fingerprint. Its bytes are compared only if its state differs.
 
     Raises `DocumentError` if it cannot be read.
     """
     now = state_of(source)
-    if now == taken.state:
+    if now == fingerprint.state:
         return False
-    return now.size != source.size_bytes or take_print(source).sha256 != taken.sha256
+    return now.size != source.size_bytes or take_fingerprint(source).sha256 != fingerprint.sha256
 
 
 def change_error(source: DocumentFile) -> DocumentError:
@@ -283,12 +283,12 @@ def unpack(name: str, size_bytes: int, blocks: Iterator[bytes]) -> Iterator[byte
 
 def _raw(source: DocumentFile) -> Iterator[bytes]:
     """The bytes that the file had when it was first looked at. Raises `DocumentError`."""
-    for place in range(0, source.size_bytes, BLOCK_BYTES):
-        size = min(BLOCK_BYTES, source.size_bytes - place)
+    for offset in range(0, source.size_bytes, BLOCK_BYTES):
+        size = min(BLOCK_BYTES, source.size_bytes - offset)
         try:
-            block = bytes_at(source.origin, source.start + place, size)
+            block = bytes_at(source.origin, source.start + offset, size)
         except OSError as error:
-            raise unreadable(source.name, error) from error
+            raise read_error(source.name, error) from error
         if len(block) < size:
             raise change_error(source)
         yield block
@@ -297,4 +297,4 @@ def _raw(source: DocumentFile) -> Iterator[bytes]:
 def brief(message: str) -> str:
     """The first line of a library's message, shortened to fit an error message."""
     lines = message.strip().splitlines()
-    return shown(lines[0][:200]) if lines else ""
+    return escape_path(lines[0][:200]) if lines else ""

@@ -33,7 +33,7 @@ def mark_of(fingerprint: str, secret: bytes | None = None) -> str:
     """
     key = _secret_in(user_data_path()) if secret is None else secret
     number = int.from_bytes(hmac.digest(key, fingerprint.encode(), "sha256"))
-    return "".join(ascii_lowercase[number // 26**place % 26] for place in range(MARK_LETTERS))
+    return "".join(ascii_lowercase[number // 26**position % 26] for position in range(MARK_LETTERS))
 
 
 @cache
@@ -44,18 +44,18 @@ def _secret_in(folder: Path) -> bytes:
     """
     path = folder / _NAME
     with suppress(OSError):
-        if path.is_file() and len(kept := path.read_bytes()) == _BYTES:
-            return kept
+        if path.is_file() and len(secret := path.read_bytes()) == _BYTES:
+            return secret
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:  # noqa: PTH123
             lock(file, wait=True)  # of several processes that start at once, the first makes it
-            kept = file.read()
-            if len(kept) != _BYTES:
-                kept = secrets.token_bytes(_BYTES)
+            secret = file.read()
+            if len(secret) != _BYTES:
+                secret = secrets.token_bytes(_BYTES)
                 file.seek(0)
-                file.write(kept)
+                file.write(secret)
                 file.truncate()
                 file.flush()
                 os.fsync(file.fileno())
-            return kept
+            return secret
     return secrets.token_bytes(_BYTES)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
-from memagent.documents.converters.tables import Cell, Grid
+from memagent.documents.converters.tables import Grid, TableCell
 from memagent.documents.converters.text import SOFT_HYPHEN
 from memagent.documents.files import UnusableError
 
@@ -49,28 +49,28 @@ def markdown_of(blocks: Iterable[str], name: str = "the page") -> Iterator[str]:
     """The text of a page given in blocks. Raises `UnusableError` for a tag of too many MiB."""
     writer = _Writer()
     parser = etree.HTMLParser(target=writer, encoding="utf-8", huge_tree=True)
-    given, held = False, 0
+    has_text, pending = False, 0
     for block in blocks:
-        given = given or bool(block.strip())
+        has_text = has_text or bool(block.strip())
         parser.feed(block.encode("utf-8", "replace"))
-        held = 0 if writer.called else held + len(block)
-        if held > _MAX_TAG:
+        pending = 0 if writer.called else pending + len(block)
+        if pending > _MAX_TAG:
             raise UnusableError(f"{name} has a tag or comment of over {_MAX_TAG // 2**20} Mi characters")
         if text := writer.take():
             yield text
-    if given:  # the parser rejects a blank page
+    if has_text:  # the parser rejects a blank page
         parser.close()
         yield writer.take() + "\n"
 
 
 @dataclass(slots=True)
-class _Table:
+class _OpenTable:
     """A table being read: the finished cells of its current row, and the spans of the open one."""
 
     grid: Grid = field(default_factory=Grid)
-    row: list[Cell] = field(default_factory=list)
+    row: list[TableCell] = field(default_factory=list)
     spans: tuple[int, int] = (1, 1)
-    begun: bool = False
+    has_output: bool = False
 
 
 class _Writer:
@@ -79,20 +79,22 @@ class _Writer:
     def __init__(self) -> None:
         self.called = False  # whether the parser has called since the last `take`
         self._out: list[str] = []
-        self._begun = False
+        self._has_output = False
         self._cell: list[str] | None = None  # the text of an open cell
-        self._tables: list[_Table] = []
+        self._tables: list[_OpenTable] = []
         self._lists: list[int | None] = []  # the number of the last item; None for lists without numbers
         self._links: list[str] = []
         self._marker = ""  # what begins the next line: "# ", "* "
         self._marks: list[str] = []  # what goes right before the next text: "[", "`"
         self._formula: list[tuple[str, int]] = []  # open elements of a formula, and how many parts they have
-        self._quotes = self._preformatted = self._dropped = 0  # open elements: of the last, with those in it
+        self._quotes = self._preformatted = self._dropped = (
+            0  # open elements; the last counts those within it too
+        )
         self._fence_due = False
         self._breaks, self._space, self._last = 0, False, ""
 
     def take(self) -> str:
-        """What was written since the last call."""
+        """The text written since the last call."""
         text, self._out, self.called = "".join(self._out), [], False
         return text
 
@@ -109,7 +111,7 @@ class _Writer:
             self._open_cell(attributes)
         elif tag == "table":
             self._spill()
-            self._tables.append(_Table())
+            self._tables.append(_OpenTable())
         self._break(_BREAKS.get(tag, 0))
         if tag in _LISTS:
             self._break(1 if self._lists else 2)
@@ -135,8 +137,8 @@ class _Writer:
         elif tag == "input" and attributes.get("type", "").lower() in ("checkbox", "radio"):
             self._write("[x]" if "checked" in attributes else "[ ]")
             self._space = True
-        elif tag == "img" and (shown := " ".join(attributes.get("alt", "").split())):
-            self._write(f"![{shown}]")
+        elif tag == "img" and (caption := " ".join(attributes.get("alt", "").split())):
+            self._write(f"![{caption}]")
 
     def end(self, tag: str) -> None:
         self.called = True
@@ -199,11 +201,11 @@ class _Writer:
 
     def _write(self, text: str) -> None:
         """Add text after any pending line ends, space and marks."""
-        if self._breaks or not self._begun:
+        if self._breaks or not self._has_output:
             levels = len(self._lists) - (1 if self._marker else 0)
             indent = "> " * min(self._quotes, _DEEPEST) + "  " * max(0, min(levels, _DEEPEST))
-            begun = self._begun or self._cell is not None
-            self._put("\n" * self._breaks * begun + indent)
+            has_text = self._has_output or self._cell is not None
+            self._put("\n" * self._breaks * has_text + indent)
         elif self._space:
             self._put(" ")
         self._put(self._marker + "".join(self._marks) + text)
@@ -219,7 +221,7 @@ class _Writer:
         if self._tables and self._tables[-1].row:  # text between cells
             self._spill()
         self._out.append(text)
-        self._begun = True
+        self._has_output = True
 
     def _close(self, opened: str, closing: str) -> None:
         """Close what a mark opened; a mark with no text after it is dropped."""
@@ -262,7 +264,7 @@ class _Writer:
             self._break(2)
             return
         table = self._tables[-1]
-        table.row.append(Cell(" ".join("".join(self._cell).split()), *table.spans))
+        table.row.append(TableCell(" ".join("".join(self._cell).split()), *table.spans))
         self._cell, self._marker, self._marks = None, "", []
 
     def _close_row(self) -> None:
@@ -271,14 +273,15 @@ class _Writer:
             return
         table = self._tables[-1]
         row, table.row = table.row, []
-        alone = len(row) == 1 and not table.grid.begun and not table.grid.down  # no table yet, or none at all
+        # A single cell before any other row is not a table yet, or not at all.
+        alone = len(row) == 1 and not table.grid.has_rows and not table.grid.down
         self._write_rows(row[0].text if alone else table.grid.row(row))
 
     def _write_rows(self, lines: str) -> None:
         if lines:
-            self._breaks = 1 if self._tables[-1].begun else 2
+            self._breaks = 1 if self._tables[-1].has_output else 2
             self._write(lines.rstrip("\n"))
-            self._tables[-1].begun = True
+            self._tables[-1].has_output = True
 
     def _spill(self) -> None:
         """Write the open cell, and those before it in its row, as paragraphs: the table lays out a page."""
@@ -288,7 +291,7 @@ class _Writer:
         texts = (table.grid.end(), *(cell.text for cell in table.row), "".join(self._cell or ()))
         self._cell, table.row = None, []
         for text in filter(None, map(str.strip, texts)):
-            self._put("\n\n" * self._begun + text)
+            self._put("\n\n" * self._has_output + text)
 
 
 def _number(start: str | None) -> int:
@@ -297,6 +300,6 @@ def _number(start: str | None) -> int:
 
 
 def _link(href: str) -> str:
-    """A link's target; empty if it is useless: a place in the page, a script, data."""
+    """A link's target; empty if it is useless: an anchor in the page, a script, data."""
     href = "".join(href.split())
     return "" if href.startswith(("#", "javascript:", "data:")) or len(href) > _MAX_LINK else href

@@ -17,27 +17,27 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple
 
-from memagent.documents.conversion import convert_blocks, is_kept
+from memagent.documents.conversion import convert_blocks, is_cached
 from memagent.documents.converters import HTML, PAGED
 from memagent.documents.converters.text import PAGE_END, REMARK
 from memagent.documents.encodings import row_texts, unescape
 from memagent.documents.files import (
     DocumentFile,
+    Fingerprint,
     NoTextError,
-    Print,
     UnusableError,
     check_bytes,
     look_at,
-    take_print,
+    take_fingerprint,
     unpack,
 )
 from memagent.documents.marks import PUBLIC, mark_of
 from memagent.documents.markup import markdown_of
-from memagent.documents.paths import find_files, keep_input, shown
+from memagent.documents.paths import escape_path, find_files, keep_input
 from memagent.errors import DocumentError
-from memagent.prompts.guard import sendable
+from memagent.text import sendable
 
-_HELD_BLANK = 64  # blocks of white space held back until text follows
+_MAX_BLANK = 64  # blocks of white space held back until text follows
 
 
 class Block(NamedTuple):
@@ -60,16 +60,16 @@ class Document:
     skipped: tuple[str, ...] = ()
     titled: bool = False
     is_example: bool = False
-    _prints: dict[int, Print] = field(default_factory=dict, init=False, repr=False)
+    _fingerprints: dict[int, Fingerprint] = field(default_factory=dict, init=False, repr=False)
     _unusable: dict[int, UnusableError] = field(default_factory=dict, init=False, repr=False)
     _sound: set[int] = field(default_factory=set, init=False, repr=False)  # gzip files that unpack
-    _printing: Lock = field(default_factory=Lock, init=False, repr=False)
+    _fingerprinting: Lock = field(default_factory=Lock, init=False, repr=False)
     _converting: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the prints taken so far, so that another machine refuses files that differ."""
+        """Pickle with the fingerprints taken so far, so that another machine refuses files that differ."""
         values = (self.sources, self.skipped, self.titled, self.is_example)
-        return Document, values, {"_prints": dict(self._prints)}
+        return Document, values, {"_fingerprints": dict(self._fingerprints)}
 
     @property
     def text_bytes(self) -> int | None:
@@ -82,12 +82,12 @@ class Document:
         """A SHA-256 of the contents of all sources, which the first call reads. Raises `DocumentError`."""
         digest = sha256()
         for number in range(len(self.sources)):
-            digest.update(self._print(number).sha256)
+            digest.update(self._fingerprint(number).sha256)
         return digest.hexdigest()
 
     @property
     def mark(self) -> str:
-        """What the delimiters around its text have in their names. Blocks; raises as `fingerprint` does."""
+        """The letters that mark the delimiters around its text. Blocks; raises what `fingerprint` raises."""
         return mark_of(self.fingerprint, PUBLIC if self.is_example else None)
 
     def blocks(self) -> Pass:
@@ -103,20 +103,20 @@ class Document:
         if source.encoding or isinstance(source.origin, bytes) or number in self._unusable:
             return True
         try:
-            return is_kept(source, self._print(number))
+            return is_cached(source, self._fingerprint(number))
         except DocumentError:  # raised when the source is read
             return False
 
-    def _print(self, number: int) -> Print:
-        if number not in self._prints:
-            with self._printing:  # only one of several readers reads the whole file
-                if number not in self._prints:
-                    self._prints[number] = take_print(self.sources[number])
-        return self._prints[number]
+    def _fingerprint(self, number: int) -> Fingerprint:
+        if number not in self._fingerprints:
+            with self._fingerprinting:  # only one of several readers reads the whole file
+                if number not in self._fingerprints:
+                    self._fingerprints[number] = take_fingerprint(self.sources[number])
+        return self._fingerprints[number]
 
 
 class Pass:
-    """One pass over the text of a document, and what it found. Iterate it once.
+    """One pass over the text of a document, and what it left out. Iterate it once.
 
     `skipped` says what was left out so far, and why: unusable files of a directory, and parts of files.
     `replaced` counts, for each source begun so far, the characters that could not be decoded.
@@ -133,7 +133,7 @@ class Pass:
 
     @cached_property
     def mark(self) -> str:
-        """The document's mark, unless a read that is continued had another: then, set it first."""
+        """The document's mark. A resumed read that had another sets it first."""
         return self.document.mark
 
     def __iter__(self) -> Iterator[Block]:
@@ -165,7 +165,7 @@ class Pass:
             raise failed[0]
 
     def retitle(self, titles: Iterable[str]) -> None:
-        """Show the model these titles of the sources, as before their files were renamed. Call it first."""
+        """Show the model these titles: those from before the files were renamed. Call it before iterating."""
         self.sources = tuple(
             replace(source, title=title) for source, title in zip(self.sources, titles, strict=True)
         )
@@ -186,18 +186,18 @@ class Pass:
         self._stopped.set()
 
     def _with_text(self, source: DocumentFile, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The blocks. Raises `NoTextError` if all of a file's are blank, mostly before yielding anything."""
-        is_blank, held = True, list[Block]()
+        """The blocks. Raises `NoTextError` if all of them are blank, mostly before yielding anything."""
+        is_blank, pending = True, list[Block]()
         for block in blocks:
             is_blank = is_blank and not block.text.strip()
-            held.append(block)
-            if not is_blank or len(held) > _HELD_BLANK:
-                yield from held
-                held.clear()
+            pending.append(block)
+            if not is_blank or len(pending) > _MAX_BLANK:
+                yield from pending
+                pending.clear()
         if is_blank and not isinstance(source.origin, bytes):
             advice = " (scanned? run OCR first)" if source.format == "pdf" else ""
             raise NoTextError(f"{source.name} has no text{advice}")
-        yield from held
+        yield from pending
 
     def _texts(self, number: int, source: DocumentFile) -> Iterator[Block]:
         raw = self._bytes(number, source)
@@ -225,10 +225,10 @@ class Pass:
     def _bytes(self, number: int, source: DocumentFile) -> Iterator[bytes]:
         if isinstance(source.origin, bytes):
             return iter((source.origin,))
-        taken = self.document._print(number)
+        fingerprint = self.document._fingerprint(number)
         if source.encoding:
-            return check_bytes(source, taken)
-        return convert_blocks(source, taken, self.document._converting, self._stopped)
+            return check_bytes(source, fingerprint)
+        return convert_blocks(source, fingerprint, self.document._converting, self._stopped)
 
     def _take_remarks(self, source: DocumentFile, texts: Iterable[str]) -> Iterator[str]:
         """The converted text without the remarks in it, which go to `skipped`."""
@@ -265,29 +265,31 @@ def open_document(*paths: str | os.PathLike[str], follow_links: bool = False) ->
 
     Raises `DocumentError` if nothing is found, a file cannot be read, or a named file is binary or empty.
     """
-    found: dict[object, DocumentFile] = {}
+    files: dict[object, DocumentFile] = {}
     skipped: list[str] = []
     for path in paths:
         if os.fspath(path) == "-":
-            found["-"] = found.get("-") or look_at(keep_input(), "stdin", named=True)
+            files["-"] = files.get("-") or look_at(keep_input(), "stdin", named=True)
             continue
         for file in find_files(path, follow_links):
             real = os.path.realpath(file.path)
-            if real in found:
+            if real in files:
                 continue
             if file.refusal:
                 skipped.append(file.refusal)
                 continue
             try:
-                found[real] = look_at(file.path, shown(file.path), file.named)
+                files[real] = look_at(file.path, escape_path(file.path), file.named)
             except DocumentError as error:
                 if file.named:
                     raise
                 skipped.append(str(error))
-    if not found:
+    if not files:
         others = f"; left out: {skipped[0]}" if skipped else ""
-        raise DocumentError(f"no readable file in {', '.join(map(shown, paths)) or 'the arguments'}{others}")
-    return Document(_title(tuple(found.values())), tuple(skipped))
+        raise DocumentError(
+            f"no readable file in {', '.join(map(escape_path, paths)) or 'the arguments'}{others}"
+        )
+    return Document(_title(tuple(files.values())), tuple(skipped))
 
 
 def text_document(text: str, name: str = "text", is_example: bool = False) -> Document:
@@ -304,11 +306,13 @@ def characters_of(source: DocumentFile) -> int:
 
 def _title(sources: tuple[DocumentFile, ...]) -> tuple[DocumentFile, ...]:
     """The sources, each titled with its path relative to the folder that holds all of them."""
-    files = [Path(os.path.abspath(it.origin)) for it in sources if isinstance(it.origin, Path)]  # noqa: PTH100
+    files = [Path(os.path.abspath(source.origin)) for source in sources if isinstance(source.origin, Path)]  # noqa: PTH100
     if not files:
         return sources
     top = os.path.commonpath([file.parent for file in files])
     return tuple(
-        replace(it, title=shown(os.path.relpath(it.origin, top))) if isinstance(it.origin, Path) else it
-        for it in sources
+        replace(source, title=escape_path(os.path.relpath(source.origin, top)))
+        if isinstance(source.origin, Path)
+        else source
+        for source in sources
     )

@@ -24,7 +24,7 @@ _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
 _NUMBER = re.compile(r"(\d+)")
 
 
-class Found(NamedTuple):
+class MatchedFile(NamedTuple):
     """A file, and whether it was named (itself or by a pattern) rather than found in a directory.
 
     `refusal` says why the file must not be read; it is empty if it may be.
@@ -35,7 +35,7 @@ class Found(NamedTuple):
     refusal: str = ""
 
 
-def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Found]:
+def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[MatchedFile]:
     """The files that a path stands for.
 
     Raises `DocumentError` for an invalid path, a URL, and a pattern that matches nothing.
@@ -43,20 +43,20 @@ def find_files(path: str | os.PathLike[str], follow_links: bool) -> Iterator[Fou
     text = os.fspath(path)
     given = Path(path)
     if not text or "\0" in text:
-        raise DocumentError(f"'{shown(path)}' is not a path: name a file, a directory, a pattern or -")
+        raise DocumentError(f"'{escape_path(path)}' is not a path: name a file, a directory, a pattern or -")
     try:
         if given.is_dir():
             yield from _walk(given, follow_links)
         elif given.exists():
-            yield Found(given, named=True)
+            yield MatchedFile(given, named=True)
         elif _URL.match(text):
-            raise DocumentError(f"{shown(path)} is a URL: download it first, and name the file")
+            raise DocumentError(f"{escape_path(path)} is a URL: download it first, and name the file")
         elif glob.has_magic(text):
-            yield from _matching(given, follow_links)
+            yield from _match_files(given, follow_links)
         else:
-            yield Found(given, named=True)
+            yield MatchedFile(given, named=True)
     except OSError as error:
-        raise unreadable(shown(path), error) from error
+        raise read_error(escape_path(path), error) from error
 
 
 def keep_input() -> IO[bytes]:
@@ -64,27 +64,27 @@ def keep_input() -> IO[bytes]:
     if sys.stdin is None:
         raise DocumentError("stdin is closed: pipe text into it, or name a file")
     try:
-        kept = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
-        shutil.copyfileobj(sys.stdin.buffer, kept)
-        kept.flush()
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 the document keeps it
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
     except OSError as error:
         raise DocumentError(
             f"stdin cannot be stored while it is read: {reason(error)}; "
             "set TMPDIR to a folder with free space"
         ) from error
-    return kept
+    return copy
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def escape_path(path: str | os.PathLike[str]) -> str:
     r"""A path for people and for JSON: unprintable characters and lone surrogates are escaped.
 
     No two paths are shown alike: a backslash before what could be an escape is doubled.
     """
     text = _LIKE_ESCAPE.sub(r"\\\\", os.fspath(path))
-    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in text)
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def unreadable(name: str, error: OSError) -> DocumentError:
+def read_error(name: str, error: OSError) -> DocumentError:
     """The error for a file that the operating system fails to read."""
     return DocumentError(f"{name} cannot be read: {reason(error)}")
 
@@ -93,10 +93,10 @@ def natural(path: str | os.PathLike[str]) -> tuple[list[list[str | int]], str]:
     """The key that sorts paths as people number them, folder by folder: contract2 before contract10."""
     text = os.fspath(path)
     parts = [_NUMBER.split(part) for part in Path(text).parts]
-    return [[int(it) if it.isdecimal() else it for it in part] for part in parts], text
+    return [[int(piece) if piece.isdecimal() else piece for piece in part] for part in parts], text
 
 
-def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found]:
+def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[MatchedFile]:
     """The files below a directory, in natural order, by default no hidden ones; then unlistable folders."""
     closed: list[Path] = []
     inside = _real(top)
@@ -110,17 +110,20 @@ def _walk(top: Path, follow_links: bool, hidden: bool = False) -> Iterator[Found
             continue
         walked.add(real)
         links = () if follow_links else [name for name in subfolders if Path(folder, name).is_symlink()]
-        subfolders[:] = sorted((it for it in subfolders if hidden or not it.startswith(".")), key=natural)
+        visible = (name for name in subfolders if hidden or not name.startswith("."))
+        subfolders[:] = sorted(visible, key=natural)
         for name in sorted({*names, *links}, key=natural):
             path = Path(folder, name)
             if name.startswith(".") and not hidden:
                 continue
             if path.is_symlink() and not follow_links and not _real(path).is_relative_to(inside):
-                refusal = f"{shown(path)} is a link that leads out of {shown(top)}: set `follow_links`"
-                yield Found(path, named=False, refusal=refusal)
+                refusal = (
+                    f"{escape_path(path)} is a link that leads out of {escape_path(top)}: set `follow_links`"
+                )
+                yield MatchedFile(path, named=False, refusal=refusal)
             elif name not in links:
-                yield Found(path, named=False)
-    yield from (Found(path, named=False) for path in closed)
+                yield MatchedFile(path, named=False)
+    yield from (MatchedFile(path, named=False) for path in closed)
 
 
 def _real(path: Path) -> Path:
@@ -128,25 +131,25 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _matching(pattern: Path, follow_links: bool) -> Iterator[Found]:
+def _match_files(pattern: Path, follow_links: bool) -> Iterator[MatchedFile]:
     """The files that match a pattern, in natural order."""
     parts = pattern.parts
     if "**" in parts:
-        place = parts.index("**")
-        tops = glob.glob(str(Path(*parts[:place]))) if place else ["."]  # noqa: PTH207
-        rest = parts[place:]
+        index = parts.index("**")
+        tops = glob.glob(str(Path(*parts[:index]))) if index else ["."]  # noqa: PTH207
+        rest = parts[index:]
         hidden = any(part.startswith(".") for part in rest)
-        found = [
-            (file if place else Found(Path(os.path.relpath(file.path)), *file[1:]))
+        entries = [
+            (file if index else MatchedFile(Path(os.path.relpath(file.path)), *file[1:]))
             for top in tops
             for file in _walk(Path(top), follow_links, hidden)
             if _matches(file.path.relative_to(top).parts, rest)
         ]
-        files = [file if file.refusal else file._replace(named=True) for file in found]
+        files = [file if file.refusal else file._replace(named=True) for file in entries]
     else:
-        files = [Found(Path(match), named=True) for match in glob.glob(str(pattern))]  # noqa: PTH207
+        files = [MatchedFile(Path(match), named=True) for match in glob.glob(str(pattern))]  # noqa: PTH207
     if not files:
-        raise DocumentError(f"no file matches {shown(pattern)}")
+        raise DocumentError(f"no file matches {escape_path(pattern)}")
     files.sort(key=lambda file: natural(file.path))
     yield from (file for file in files if not file.path.is_dir())
 

@@ -15,7 +15,7 @@ UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 MAX_CHARACTERS_PER_TOKEN = 16
 """On average over a text, whatever the tokenizer. A text with more is called too long without counting."""
 
-# About how many hundredths of a token byte-pair tokenizers make of a byte of each kind. A word of Latin
+# Hundredths of a token that byte-pair tokenizers make of a byte of each kind, on average. A word of Latin
 # letters is one or two tokens, a digit one. In other scripts, a character's first byte counts for all of it.
 _KINDS = (
     (bytes(byte for byte in range(128) if chr(byte).isalpha()), 18),
@@ -27,8 +27,8 @@ _KINDS = (
     (bytes(range(0xE0, 0xF0)), 100),  # ideographs, Hangul, Indic
     (bytes(range(0xF0, 0xF5)), 200),  # emoji
 )
-# So many of these in a row are no word, but a key, an identifier or an encoded file (base64, hex): tokenizers
-# know no parts of those, and make of such a run about as many tokens more as `_KEY_TOKENS`.
+# 18 of these in a row are not a word but a key, an identifier or an encoded file (base64, hex): tokenizers
+# know no parts of those, and make about `_KEY_TOKENS` more tokens of such a run.
 _KEY, _KEY_TOKENS = b"k" * 18, 10
 _KEY_CHARACTERS = bytes(
     ord("k") if byte < 128 and (chr(byte).isalnum() or chr(byte) in "+-") else 0 for byte in range(256)
@@ -77,8 +77,8 @@ def _total(raw: bytes, values: bytes, most: int) -> int:
     A checksum adds them up several times as fast as counting each kind of byte, which text makes hard to
     predict for a processor.
     """
-    found, size = raw.translate(values), 65_520 // most  # Adler-32 adds modulo 65,521
-    blocks = (found[start : start + size] for start in range(0, len(found), size))
+    weights, size = raw.translate(values), 65_520 // most  # Adler-32 adds modulo 65,521
+    blocks = (weights[start : start + size] for start in range(0, len(weights), size))
     return sum(adler32(block, 0) & 0xFFFF for block in blocks)
 
 

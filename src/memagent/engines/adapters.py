@@ -29,7 +29,7 @@ _PEFT_TOML = "memagent.toml"
 _PEFT_FILES = (_PEFT_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 
 
-class _Budgets(StrictModel):
+class _TrainedBudgets(StrictModel):
     """The budgets that an adapter was trained with, in tokens."""
 
     problem_tokens: Positive | None = None
@@ -42,7 +42,7 @@ class _TrainedFile(StrictModel):
     """The TOML file beside an adapter, without its templates."""
 
     workflow: str | None = None
-    budgets: _Budgets = Field(default_factory=_Budgets)
+    budgets: _TrainedBudgets = Field(default_factory=_TrainedBudgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Adapter:
 def find_adapter(settings: EngineSettings, engine: str) -> Adapter | None:
     """Find the adapter that an engine should use, or None. Blocks.
 
-    Raises `SettingsError` for an adapter that does not exist, or that the engine cannot use, and as
-    `read_trained` does.
+    Raises `SettingsError` for an adapter that does not exist or that the engine cannot use, and what
+    `read_trained` raises.
     """
     if not settings.adapter:
         return None
@@ -82,7 +82,7 @@ def find_adapter(settings: EngineSettings, engine: str) -> Adapter | None:
 
 
 def read_adapter(path: Path) -> Adapter:
-    """Read an adapter's name and how it was trained. Blocks. Raises as `read_trained` does."""
+    """Read an adapter's name and how it was trained. Blocks. Raises what `read_trained` raises."""
     files = [path / name for name in _PEFT_FILES] if path.is_dir() else [path]
     digest = hashlib.sha256()
     for file in files:
@@ -106,15 +106,15 @@ def read_trained(adapter: Path) -> Trained:
     """
     beside = trained_file(adapter)
     templates = read_toml(beside) if beside.is_file() else {}
-    in_header = build(_Budgets, _header_budgets(adapter), str(adapter))
+    in_header = build(_TrainedBudgets, _header_budgets(adapter), str(adapter))
     others: dict[str, object] = {
         name: templates.pop(name) for name in ("workflow", "budgets") if name in templates
     }
-    found = build(_TrainedFile, others, str(beside))
-    if templates and not found.workflow:
+    trained = build(_TrainedFile, others, str(beside))
+    if templates and not trained.workflow:
         raise SettingsError(f"{beside}: there are templates, but no workflow for them: add one")
-    budgets = in_header.model_dump(exclude_none=True) | found.budgets.model_dump(exclude_none=True)
-    return Trained(budgets, workflow=found.workflow, templates=templates)
+    budgets = in_header.model_dump(exclude_none=True) | trained.budgets.model_dump(exclude_none=True)
+    return Trained(budgets, workflow=trained.workflow, templates=templates)
 
 
 def write_trained(adapter: Path, trained: Trained) -> None:
@@ -123,7 +123,9 @@ def write_trained(adapter: Path, trained: Trained) -> None:
     Raises `OSError`.
     """
     texts = {"workflow": trained.workflow, **trained.templates}
-    lines = [f"{name} = {json.dumps(it, ensure_ascii=False)}" for name, it in texts.items() if it is not None]
+    lines = [
+        f"{name} = {json.dumps(text, ensure_ascii=False)}" for name, text in texts.items() if text is not None
+    ]
     if trained.budgets:
         lines += ["", "[budgets]", *(f"{name} = {tokens}" for name, tokens in trained.budgets.items())]
     if lines:

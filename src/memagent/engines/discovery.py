@@ -38,7 +38,7 @@ _NO_CHAT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerKind:
     """A kind of server and its default port."""
 
     name: str
@@ -50,7 +50,12 @@ class Place:
         return f"http://127.0.0.1:{self.port}/v1"
 
 
-PLACES = (Place("Ollama", 11434), Place("LM Studio", 1234), Place("llama.cpp", 8080), Place("vLLM", 8000))
+SERVER_KINDS = (
+    ServerKind("Ollama", 11434),
+    ServerKind("LM Studio", 1234),
+    ServerKind("llama.cpp", 8080),
+    ServerKind("vLLM", 8000),
+)
 """In order of preference."""
 
 
@@ -58,68 +63,70 @@ PLACES = (Place("Ollama", 11434), Place("LM Studio", 1234), Place("llama.cpp", 8
 class FoundServer:
     """A model server that was found, its models that can chat, and their windows if it reports them."""
 
-    place: Place
+    kind: ServerKind
     models: tuple[str, ...]
     windows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The servers found, and the places where something listens but did not answer in time."""
+    """The servers found, and the kinds at whose port something listens but did not answer in time."""
 
     servers: tuple[FoundServer, ...] = ()
-    silent: tuple[Place, ...] = ()
+    silent: tuple[ServerKind, ...] = ()
 
 
-async def look_around(places: Sequence[Place] | None = None, seconds: float | None = None) -> Search:
-    """Find the model servers on this machine at `places`, by default `PLACES`, in that order."""
+async def look_around(kinds: Sequence[ServerKind] | None = None, seconds: float | None = None) -> Search:
+    """Find the model servers of these kinds on this machine, by default of `SERVER_KINDS`, in that order."""
     # Created before the clock starts, since they load modules, which takes a while.
-    endpoints = [(place, _endpoint(place)) for place in places or PLACES]
-    asked = {asyncio.ensure_future(_server_at(place, endpoint)): place for place, endpoint in endpoints}
-    done, late = await asyncio.wait(asked, timeout=SECONDS if seconds is None else seconds)
+    endpoints = [(kind, _endpoint(kind)) for kind in kinds or SERVER_KINDS]
+    searches = {asyncio.ensure_future(_server_at(kind, endpoint)): kind for kind, endpoint in endpoints}
+    done, late = await asyncio.wait(searches, timeout=SECONDS if seconds is None else seconds)
     for task in late:
         task.cancel()
     await asyncio.gather(*late, return_exceptions=True)
-    found = [server for task in asked if task in done and (server := task.result())]
-    return Search(tuple(found), tuple(place for task, place in asked.items() if task in late))
+    servers = [server for task in searches if task in done and (server := task.result())]
+    return Search(tuple(servers), tuple(kind for task, kind in searches.items() if task in late))
 
 
-async def _server_at(place: Place, endpoint: Endpoint) -> FoundServer | None:
-    """The server at a place; None if there is none, or none with a model that can chat."""
+async def _server_at(kind: ServerKind, endpoint: Endpoint) -> FoundServer | None:
+    """The server of a kind; None if there is none, or none with a model that can chat."""
     try:
         listed = await _json(endpoint, "models")
         models = {
-            it["id"]: it
-            for it in (_dicts(listed, "data") if listed.get("object") == "list" else [])
-            if isinstance(it.get("id"), str) and it["id"].isprintable() and it.get("object") == "model"
-            if not it.get("parent")  # vLLM lists adapters too
+            entry["id"]: entry
+            for entry in (_dicts(listed, "data") if listed.get("object") == "list" else [])
+            if isinstance(entry.get("id"), str)
+            and entry["id"].isprintable()
+            and entry.get("object") == "model"
+            if not entry.get("parent")  # vLLM lists adapters too
         }
-        chats, windows = await _ask_server(place, endpoint, list(models))
+        chats, windows = await _ask_server(kind, endpoint, list(models))
     finally:
         await endpoint.aclose()
     chatting = tuple(name for name in models if chats.get(name, not _NO_CHAT.search(name)))
     windows |= {name: window for name in chatting if (window := window_of(models[name]))}
-    return FoundServer(place, chatting, windows) if chatting else None
+    return FoundServer(kind, chatting, windows) if chatting else None
 
 
 async def _ask_server(
-    place: Place, endpoint: Endpoint, models: list[str]
+    kind: ServerKind, endpoint: Endpoint, models: list[str]
 ) -> tuple[dict[str, bool], dict[str, int]]:
     """Ask the server's own API which models can chat, and how large the windows of some are."""
     chats: dict[str, bool] = {}
     windows: dict[str, int] = {}
-    if place.name == "Ollama":
+    if kind.name == "Ollama":
         names = models[:_MAX_ASKED]
-        shown = await asyncio.gather(*(_json(endpoint, "../api/show", {"model": it}) for it in names))
-        for name, it in zip(names, shown, strict=True):
-            if isinstance(able := it.get("capabilities"), list):
+        replies = await asyncio.gather(*(_json(endpoint, "../api/show", {"model": name}) for name in names))
+        for name, entry in zip(names, replies, strict=True):
+            if isinstance(able := entry.get("capabilities"), list):
                 chats[name] = "completion" in able
-    elif place.name == "LM Studio":
-        for it in _dicts(await _json(endpoint, "../api/v0/models"), "data"):
-            if isinstance(it.get("type"), str):
-                name = str(it.get("id"))
-                chats[name] = it["type"] in ("llm", "vlm")
-                if window := window_of({"context_length": it.get("loaded_context_length")}):
+    elif kind.name == "LM Studio":
+        for entry in _dicts(await _json(endpoint, "../api/v0/models"), "data"):
+            if isinstance(entry.get("type"), str):
+                name = str(entry.get("id"))
+                chats[name] = entry["type"] in ("llm", "vlm")
+                if window := window_of({"context_length": entry.get("loaded_context_length")}):
                     windows[name] = window
     return chats, windows
 
@@ -140,11 +147,11 @@ async def _json(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = 
 def _dicts(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The objects in a list that was sent under this name."""
     listed = sent.get(name)
-    return [it for it in listed if isinstance(it, dict)] if isinstance(listed, list) else []
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
-def _endpoint(place: Place) -> Endpoint:
-    return Endpoint(Connection(place.base_url, direct=True))
+def _endpoint(kind: ServerKind) -> Endpoint:
+    return Endpoint(Connection(kind.base_url, direct=True))
 
 
 def should_search(settings: EngineSettings) -> bool:
@@ -165,7 +172,7 @@ def choose_server(search: Search, model: str | None) -> tuple[FoundServer, str] 
     for server in search.servers:
         if model is None:
             return server, server.models[0]
-        if name := next((it for it in (model, f"{model}:latest") if it in server.models), None):
+        if name := next((alias for alias in (model, f"{model}:latest") if alias in server.models), None):
             return server, name
     return None
 
@@ -177,16 +184,16 @@ async def settings_for(server: FoundServer, model: str, settings: EngineSettings
     the model. Raises `SettingsError` if it does not load it.
     """
     window = settings.window_tokens or server.windows.get(model)
-    if window is None and server.place.name == "Ollama":
-        window = await _ollama_window(server.place, model)
+    if window is None and server.kind.name == "Ollama":
+        window = await _ollama_window(server.kind, model)
     return settings.replace(
-        engine="openai", base_url=server.place.base_url, model=model, api_key=None, window_tokens=window
+        engine="openai", base_url=server.kind.base_url, model=model, api_key=None, window_tokens=window
     )
 
 
-async def _ollama_window(place: Place, model: str) -> int:
+async def _ollama_window(kind: ServerKind, model: str) -> int:
     """The window that Ollama gives a model; its smallest default where it does not say."""
-    endpoint = _endpoint(place)
+    endpoint = _endpoint(kind)
     try:
         loaded = await _json(endpoint, "../api/generate", {"model": model, "stream": False})
         if not loaded.get("done"):
@@ -196,7 +203,7 @@ async def _ollama_window(place: Place, model: str) -> int:
         running = _dicts(await _json(endpoint, "../api/ps"), "models")
     finally:
         await endpoint.aclose()
-    for it in running:
-        if model in (it.get("name"), it.get("model")):
-            return window_of(it) or _MIN_WINDOW_TOKENS
+    for entry in running:
+        if model in (entry.get("name"), entry.get("model")):
+            return window_of(entry) or _MIN_WINDOW_TOKENS
     return _MIN_WINDOW_TOKENS

@@ -203,11 +203,11 @@ class Endpoint:
             return TransientError(f"could not connect to {self.url} within {seconds:g} s", unreachable=True)
         if not isinstance(error, httpx2.ConnectError):
             return TransientError(f"the connection broke ({_describe(error)})")
-        if tls := next((it for it in causes if isinstance(it, ssl.SSLError)), None):
+        if tls := next((cause for cause in causes if isinstance(cause, ssl.SSLError)), None):
             if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):
                 return TransientError(f"the connection broke ({_describe(tls)})")
             return UnreachableError(_explain_tls(self.url, tls))
-        if any(isinstance(it, ConnectionRefusedError) for it in causes):
+        if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
             why = f"nothing listens at {self.url}: is the server running?"
         else:
             why = f"{self.url} cannot be reached ({_describe(causes[-1])}): check `base_url`"
@@ -219,9 +219,9 @@ async def hide(secret: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[byt
     rest = b""
     async for piece in pieces:
         rest = (rest + piece).replace(secret, _HIDDEN)
-        begun = max(length for length in range(len(secret)) if rest.endswith(secret[:length]))
-        yield rest[: len(rest) - begun]
-        rest = rest[len(rest) - begun :]
+        overlap = max(length for length in range(len(secret)) if rest.endswith(secret[:length]))
+        yield rest[: len(rest) - overlap]
+        rest = rest[len(rest) - overlap :]
     yield rest
 
 
@@ -240,17 +240,17 @@ def is_loopback(host: str) -> bool:
 def _address(url: str) -> httpx2.URL:
     """Parse an address. Raises `SettingsError` if requests cannot be sent to it."""
     try:
-        found = httpx2.URL(url)
-        if found.scheme not in ("http", "https") or not found.host:
+        address = httpx2.URL(url)
+        if address.scheme not in ("http", "https") or not address.host:
             raise ValueError("it needs http:// or https:// and a host")
-        if found.port is not None and not 0 < found.port <= _MAX_PORT:
-            raise ValueError(f"there is no port {found.port}")
+        if address.port is not None and not 0 < address.port <= _MAX_PORT:
+            raise ValueError(f"there is no port {address.port}")
     except (httpx2.InvalidURL, ValueError) as error:
         raise SettingsError(
             f"base_url is {brief(url)!r}, which is not a valid address ({brief(str(error))}): "
             "write it as http://localhost:8000/v1"
         ) from error
-    return found
+    return address
 
 
 def _client(connection: Connection, scheme: str) -> httpx2.AsyncClient:

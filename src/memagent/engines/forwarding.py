@@ -1,6 +1,6 @@
 """Pass a chat completion through: forward its body to the endpoint, and stream back the reply's bytes.
 
-The reply is judged on its way, but never changed: a stream may be empty, broken off, or an answer.
+The reply is checked as it passes, but never changed: a stream may be empty, broken off, or an answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from memagent.engines.refusals import (
     read_refusal,
 )
 from memagent.engines.replies import (
-    Said,
+    ReplyState,
     about_a_page,
     check_read_whole,
     collect_texts,
@@ -54,9 +54,9 @@ class Forwards(Protocol):
     def forward(self, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Forwarded]:
         """Post a chat completion, streamed or not.
 
-        What is not streamed comes in one piece, once it is known that it is no error and not empty, and that
-        the endpoint read the whole prompt. A stream comes from its first word on. Until then, a reply that
-        cannot be used is tried again; a refusal is not, since the client may do so.
+        A reply that is not streamed comes in one piece, once it is known that it is neither an error nor
+        empty, and that the endpoint read the whole prompt. A stream starts with its first word. Until then, a
+        reply that cannot be used is tried again; a refusal is not, since the client may do so.
 
         Raises `ContextOverflowError`, `RefusedError`, or `EngineError` where there was no usable reply; its
         pieces raise `EngineError` if they end before the reply does.
@@ -64,16 +64,16 @@ class Forwards(Protocol):
 
 
 async def begin(endpoint: Endpoint, body: Mapping[str, Any], open: AsyncExitStack) -> Forwarded:
-    """Post a body once, and give the reply from its first word on; `open` holds the connection.
+    """Post a body once, and return the reply from its first word on; `open` holds the connection.
 
-    Raises `TransientError` for what may be tried again, else as `Forwards.forward`.
+    Raises `TransientError` for what may be tried again, and what `Forwards.forward` raises.
     """
     seconds = endpoint.connection.timeout_seconds
     content = (await asyncio.to_thread(json.dumps, body)).encode()
     reply = await open.enter_async_context(endpoint.stream("chat/completions", content, seconds))
     streams = bool(body.get("stream"))
-    asked = "event-stream" if streams else "json"
-    accepted = reply.status < 300 and asked in (reply.media_type or asked)
+    expected = "event-stream" if streams else "json"
+    accepted = reply.status < 300 and expected in (reply.media_type or expected)
     if accepted and streams:
         events = await open.enter_async_context(aclosing(judge(reply.pieces)))
         try:
@@ -101,7 +101,7 @@ async def _pass_on(first: bytes, events: AsyncIterator[bytes], endpoint: Endpoin
 
 
 async def _check(reply: HttpReply, body: Mapping[str, Any], endpoint: Endpoint) -> None:
-    """Raise the error in the reply, or `TransientError` if it is no answer.
+    """Raise the error in the reply, or `TransientError` if it is not an answer.
 
     Raises `ContextOverflowError` if a part of the prompt was dropped.
     """
@@ -109,9 +109,9 @@ async def _check(reply: HttpReply, body: Mapping[str, Any], endpoint: Endpoint) 
     if not isinstance(sent, dict) or sent.get("error"):
         raise _error_of(reply, endpoint)
     await check_read_whole(collect_texts(body["messages"]), read_usage(sent))
-    said = Said()
-    said.add(sent)
-    said.check()
+    state = ReplyState()
+    state.add(sent)
+    state.check()
 
 
 def _error_of(reply: HttpReply, endpoint: Endpoint) -> EngineError | TransientError:
@@ -127,44 +127,44 @@ def _explain_refusal(refusal: Refusal, endpoint: Endpoint, status: int) -> Engin
 
 
 async def _one_piece(content: bytes) -> AsyncIterator[bytes]:
-    """A reply that is whole, as `Forwarded` has it."""
+    """A whole reply as the pieces of a `Forwarded`."""
     yield content
 
 
 async def judge(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a streamed completion unchanged, from the one on in which the model says something.
+    """Yield the events of a streamed completion unchanged, starting with the first that says something.
 
     Raises `RefusedError` for an error in place of a reply, and `TransientError` for a stream that is empty,
     or that ends without saying so.
     """
-    said, ended, held = Said(), False, bytearray()
+    state, ended, pending = ReplyState(), False, bytearray()
     async for events in split_events(pieces):
-        held += events
-        if not said.answered or _ENDING.search(events):
+        pending += events
+        if not state.answered or _ENDING.search(events):
             for line in events.splitlines():  # completions have their data on one line each
                 if not line.startswith(b"data:"):
                     continue
                 data = line.removeprefix(b"data:").strip()
                 if data == b"[DONE]":
-                    said.check()
+                    state.check()
                     ended = True
                 else:
-                    ended |= _take(data, said)
-        if said.begun or ended:
-            yield bytes(held)
-            held.clear()
+                    ended |= _take(data, state)
+        if state.visible or ended:
+            yield bytes(pending)
+            pending.clear()
     if not ended:
-        said.check()
-    if not (ended or said.reason):
+        state.check()
+    if not (ended or state.reason):
         raise TransientError("the stream ended before the reply was whole")
-    if held:
-        yield bytes(held)
+    if pending:
+        yield bytes(pending)
 
 
-def _take(data: bytes, said: Said) -> bool:
-    """Add the data of an event to what was said; whether it ends the stream, as an error does.
+def _take(data: bytes, state: ReplyState) -> bool:
+    """Add the data of an event to the state. Returns whether it ends the stream, as an error does.
 
-    Raises `RefusedError` for an error before anything was said, and `TransientError` as `Said.add` does.
+    Raises `RefusedError` for an error before the first word, and what `ReplyState.add` raises.
     """
     try:
         sent = json.loads(data)
@@ -173,28 +173,28 @@ def _take(data: bytes, said: Said) -> bool:
     if not isinstance(sent, dict):
         return False
     if sent.get("error"):
-        if not said.begun:
+        if not state.visible:
             raise RefusedError(read_refusal(HttpReply(200, data)))
         return True
-    if "choices" in sent:  # else it is of no completion: a ping, for instance
-        said.add(sent)
+    if "choices" in sent:  # else it is not of a completion: a ping, for instance
+        state.add(sent)
     return False
 
 
 async def split_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The same bytes, split only after events, so that others can be sent between them.
 
-    Of a last event that was cut off, the lines that are whole are an event, and the rest is dropped. Raises
+    If the last event was cut off, its whole lines are an event, and the rest is dropped. Raises
     `TransientError` for an event that is too long.
     """
     rest = bytearray()
     async for piece in pieces:
         unseen = max(0, len(rest) - 2)  # the end of an event may itself be split
         rest += piece
-        found = [place + len(end) for end in _EVENT_ENDS if (place := rest.rfind(end, unseen)) >= 0]
-        if found:
-            yield bytes(rest[: max(found)])
-            del rest[: max(found)]
+        ends = [start + len(end) for end in _EVENT_ENDS if (start := rest.rfind(end, unseen)) >= 0]
+        if ends:
+            yield bytes(rest[: max(ends)])
+            del rest[: max(ends)]
         if len(rest) > _MAX_EVENT_BYTES:
             raise TransientError(f"an event of the reply is longer than {_MAX_EVENT_BYTES:,} bytes")
     if whole := b"".join(line for line in rest.splitlines(keepends=True) if _is_whole(line)):

@@ -105,12 +105,12 @@ class OpenAIEngine:
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
         """See `Forwards.forward`."""
-        async with self._slots, AsyncExitStack() as kept:
+        async with self._slots, AsyncExitStack() as connections:
 
             async def once() -> Forwarded:
                 async with AsyncExitStack() as tried:
                     forwarded = await begin(self.endpoint, {**(self.connection.extra or {}), **body}, tried)
-                    kept.push_async_exit(tried.pop_all())  # the connection stays open
+                    connections.push_async_exit(tried.pop_all())  # the connection stays open
                     return forwarded
 
             yield await self._try(once, min(_PAGE_TRIES, self.connection.retries + 1))
@@ -279,7 +279,7 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
 
 
 def _how_to_do_without(setter: str) -> str:
-    """What to do about a wrong address that this has set, on lines of its own."""
+    """What to do about a wrong address that was set by `setter`, on lines of their own."""
     if not setter:
         return ""
     how = "leave it out" if setter == "`base_url`" else "remove it there"

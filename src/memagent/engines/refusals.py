@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from memagent.errors import ContextOverflowError, EngineError, without_secrets
-from memagent.prompts.guard import sendable
+from memagent.text import sendable
 from memagent.types import Usage
 
 # Applied to words without underscores. A request may also exceed a budget, or the limit of its reply.
@@ -32,7 +32,7 @@ _LOOKED_AT_BYTES = 64 * 1024
 
 
 class TransientError(Exception):
-    """A failure that may pass on another try, with the delay that the server asked for.
+    """A failure that another try may get past, with the delay that the server asked for.
 
     `unreachable` says that nothing answered at all; `usage` is that of a reply that was paid for.
     """
@@ -144,15 +144,17 @@ def error_of(refusal: Refusal, url: str, has_key: bool) -> EngineError | Transie
 
 
 def _about_the_key(refusal: Refusal, url: str, has_key: bool) -> str:
-    said = f"(HTTP {refusal.status}: {refusal.message})"
+    details = f"(HTTP {refusal.status}: {refusal.message})"
     if not has_key:
         return (
-            f"{url} wants a key {said}: set `api_key` or MEMAGENT_API_KEY "
+            f"{url} wants a key {details}: set `api_key` or MEMAGENT_API_KEY "
             "(OPENAI_API_KEY is sent only to OpenAI and to OPENAI_BASE_URL)"
         )
     if refusal.status == 403:
-        return f"{url} does not allow this key to do so {said}: check what `api_key` or OPENAI_API_KEY may do"
-    return f"{url} refused the key {said}: check `api_key`, MEMAGENT_API_KEY or OPENAI_API_KEY"
+        return (
+            f"{url} does not allow this key to do so {details}: check what `api_key` or OPENAI_API_KEY may do"
+        )
+    return f"{url} refused the key {details}: check `api_key`, MEMAGENT_API_KEY or OPENAI_API_KEY"
 
 
 def seconds_to_wait(retry_after: str) -> float | None:
@@ -175,8 +177,8 @@ def is_page(text: str) -> bool:
 
 def page_title(text: str) -> str:
     """A description of an HTML page, with its title or heading."""
-    found = re.search(r"<(title|h1)[^>]*>([^<]*)", text[:20_000], re.IGNORECASE)
-    return f"an HTML page{f', {found[2].strip()!r}' if found and found[2].strip() else ''}"
+    match = re.search(r"<(title|h1)[^>]*>([^<]*)", text[:20_000], re.IGNORECASE)
+    return f"an HTML page{f', {match[2].strip()!r}' if match and match[2].strip() else ''}"
 
 
 def brief(text: str) -> str:

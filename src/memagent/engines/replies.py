@@ -1,4 +1,4 @@
-"""Judge a reply, in this one place: whole, cut at its limit, or a failure; and read a list of models.
+"""Judge a reply: whole, cut at its limit, or a failure; and read a list of models.
 
 A reply that is neither whole nor cut must not pass for an answer: it may be empty, filtered or broken off.
 """
@@ -36,7 +36,7 @@ _ALWAYS_ALLOWED_CHARACTERS = 4096
 _MAX_TOKENS = 2**31
 # A server has dropped part of a prompt if it read less than this share of its fewest tokens, minus this many.
 _MIN_SHARE_READ, _MIN_DROPPED_TOKENS = 0.9, 64
-# It cuts all to one length if so many prompts, so different in length, have the same count, and no small one.
+# It cuts all prompts to one length if this many, this far apart in length, have one count of at least this.
 _MIN_CUT_PROMPTS, _MIN_CUT_CHARACTERS, _MIN_CUT_TOKENS = 4, 256, 1024
 _WIDEN = "give its model a larger window (num_ctx, for Ollama), or lower `chunk_tokens`"
 
@@ -45,8 +45,8 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
     """The completion in a server's reply, with the finish reason "stop" or "length".
 
     With `verbatim`, an empty text or an unfinished thought is accepted as the model's output, as training
-    needs. Raises `TransientError` with the reason for every reply that is not a usable completion, of its
-    kind `UnusableReplyError` if that lies in what the model wrote.
+    needs. Raises `TransientError` with the reason for every reply that is not a usable completion; it is an
+    `UnusableReplyError` if the reason is what the model wrote.
     """
     try:
         choice = reply["choices"][0]
@@ -76,23 +76,23 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
 
 
 @dataclass(slots=True)
-class Said:
-    """What a reply that is passed through has said so far, be it whole or a stream of pieces."""
+class ReplyState:
+    """What a forwarded reply contains so far, whether it is whole or a stream of pieces."""
 
     anything: bool = False  # a text or a thought, even one that nobody sees
-    begun: bool = False  # something to show: a part of the answer, or a thought
+    visible: bool = False  # something to show: a part of the answer, or a thought
     answered: bool = False  # something of an answer: visible text, a refusal, a call of a tool
     reason: str = ""  # the finish reason, in lower case
 
     def add(self, sent: Any) -> None:
-        """Take in a completion, or a piece of one. Raises `TransientError` if it is none, or has failed."""
+        """Add a completion, or a piece of one. Raises `TransientError` if it is neither, or has failed."""
         try:
             for choice in sent["choices"]:
                 message = choice.get("message") or choice.get("delta") or {}
-                text, thought = _text(message.get("content")), any(message.get(it) for it in _THOUGHTS)
-                self.answered |= is_visible(text) or any(message.get(it) for it in _BESIDE_TEXT)
+                text, thought = _text(message.get("content")), any(message.get(name) for name in _THOUGHTS)
+                self.answered |= is_visible(text) or any(message.get(name) for name in _BESIDE_TEXT)
                 self.anything |= bool(text) or thought
-                self.begun |= self.answered or thought
+                self.visible |= self.answered or thought
                 self.reason = str(choice.get("finish_reason") or self.reason).lower()
         except (KeyError, TypeError, AttributeError) as error:
             raise TransientError(f"the reply is no completion: {brief(repr(sent)[:1000])}") from error
@@ -102,7 +102,7 @@ class Said:
     def check(self) -> None:
         """Raise `TransientError` if the reply, which has ended, is empty without being cut."""
         if not self.answered and not (self.anything and self.reason in _CUT):
-            what = "nothing but a thought" if self.begun else "empty"
+            what = "nothing but a thought" if self.visible else "empty"
             raise TransientError(f"the reply is {what} (finish_reason {self.reason!r})")
 
 
@@ -175,8 +175,10 @@ def parse_json(reply: HttpReply, url: str) -> Any:
     try:
         return json.loads(reply.body)
     except (ValueError, RecursionError) as error:
-        said = about_a_page(url) if is_page(reply.text) else f"the reply is not JSON: {brief(reply.text)!r}"
-        raise TransientError(said) from error
+        message = (
+            about_a_page(url) if is_page(reply.text) else f"the reply is not JSON: {brief(reply.text)!r}"
+        )
+        raise TransientError(message) from error
 
 
 def about_a_page(url: str) -> str:
@@ -204,9 +206,9 @@ def _text_of(part: Mapping[str, Any]) -> str:
 
 
 def _alternatives(tokens: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The likeliest first tokens with their log-probabilities, as OpenAI's servers tell them."""
-    told = tokens[0].get("top_logprobs") or () if tokens else ()
-    return {token["token"]: float(token["logprob"]) for token in told}
+    """The likeliest first tokens with their log-probabilities, as OpenAI's servers return them."""
+    candidates = tokens[0].get("top_logprobs") or () if tokens else ()
+    return {token["token"]: float(token["logprob"]) for token in candidates}
 
 
 def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling: Sampling) -> str:
@@ -223,9 +225,9 @@ def _finish_reason(choice: Mapping[str, Any], text: str, usage: Usage, sampling:
     if word in _CUT:
         return "length"
     error = choice.get("error")
-    said = f": {brief(str(error))}" if error else ""
+    details = f": {brief(str(error))}" if error else ""
     had = "part of a reply" if text else "no reply"
-    raise TransientError(f"the server ended the reply with finish_reason {reason!r} and {had}{said}")
+    raise TransientError(f"the server ended the reply with finish_reason {reason!r} and {had}{details}")
 
 
 def _refuse_empty(text: str, message: Mapping[str, Any], reason: str, sampling: Sampling) -> None:
@@ -288,7 +290,7 @@ def read_models(reply: HttpReply, url: str) -> dict[str, Mapping[str, Any]]:
     entries = sent.get("data") if isinstance(sent, dict) else sent  # some send the list alone
     listed = entries if isinstance(entries, list) else [None]
     models: dict[str, Mapping[str, Any]] = {
-        it["id"]: it for it in listed if isinstance(it, dict) and isinstance(it.get("id"), str)
+        entry["id"]: entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("id"), str)
     }
     if listed and not models:
         raise EngineError(f"{url} did not list its models ({brief(reply.text)!r}): name one with `model`")
@@ -300,4 +302,4 @@ def window_of(entry: Mapping[str, Any]) -> int | None:
     meta = entry.get("meta")
     windows = [entry.get("max_model_len"), entry.get("context_length")]
     windows += [meta.get("n_ctx")] if isinstance(meta, dict) else []
-    return next((it for it in windows if type(it) is int and 0 < it < _MAX_TOKENS), None)
+    return next((window for window in windows if type(window) is int and 0 < window < _MAX_TOKENS), None)

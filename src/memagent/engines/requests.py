@@ -54,15 +54,15 @@ class Requests:
 
         Newer hosted models take `max_completion_tokens`, and no temperature; others know nothing of thinking.
         """
-        refused, said = refusal.param, refusal.message
-        if refused == "max_tokens" and "max_completion_tokens" in said and not refusal.is_overflow:
+        refused, message = refusal.param, refusal.message
+        if refused == "max_tokens" and "max_completion_tokens" in message and not refusal.is_overflow:
             self._limit_name = "max_completion_tokens"
-        unsupported = "unsupported" in f"{refusal.code} {said}".lower()
+        unsupported = "unsupported" in f"{refusal.code} {message}".lower()
         if unsupported and refused in {"temperature", "top_p", "seed"} - self._refused:
             _log.warning("%s takes no %s: left out", model, refused)
             self._refused.add(refused)
         if not refusal.is_overflow:
-            named = [name for name in THINKING | LOGPROBS if name in f"{refused} {said}"]
+            named = [name for name in THINKING | LOGPROBS if name in f"{refused} {message}"]
             self.leave_out(LOGPROBS.union(named) if LOGPROBS.intersection(named) else named)
 
     def leave_out(self, names: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def _thinking(thinking: bool | None) -> dict[str, Any]:
     """The fields that say whether the model is to think; none to leave it to the model.
 
     vLLM, SGLang and llama.cpp hand the first to the chat template. Ollama knows only the second, and has its
-    models think unless that says no; how hard they think is left to them.
+    models think unless it says no; how hard they think is left to them.
     """
     if thinking is None:
         return {}

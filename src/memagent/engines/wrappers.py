@@ -47,14 +47,14 @@ class Chain(Wrapper):
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine. A call that fails does not count."""
-        place = self.longest + 1  # it extends the longest chain that has ended
+        length = self.longest + 1  # it extends the longest chain that has ended
         completion = await super().complete(messages, sampling)
-        self.longest = max(self.longest, place)
+        self.longest = max(self.longest, length)
         return completion
 
 
 class Losses(Wrapper):
-    """Tells `pay` of replies that were paid for and could not be used."""
+    """Reports replies that were paid for but could not be used to `pay`."""
 
     def __init__(self, engine: Engine, pay: Callable[[Sequence[Usage]], None]) -> None:
         super().__init__(engine)
@@ -130,7 +130,7 @@ class Retries(Protocol):
     async def complete_while(
         self, messages: tuple[Message, ...], sampling: Sampling, again: Again
     ) -> Completion:
-        """As `Engine.complete`, but trying again after such a reply only if `again` allows it."""
+        """Like `Engine.complete`, but tries again after such a reply only if `again` allows it."""
 
 
 class SpendingLimit(Wrapper):

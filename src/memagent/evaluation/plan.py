@@ -28,7 +28,7 @@ DEFAULT_COUNT = 128  # as in the paper's tables
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is attempted: one example of a cell, by its number, with a workflow; and the sample's number."""
+    """One read to make: an example of a cell, by its number, with a workflow; and the sample's number."""
 
     cell: Cell
     index: int
@@ -50,7 +50,7 @@ class Attempt:
 class Plan:
     """Which workflows run over which examples.
 
-    Without `workflows`, it is the one that any other read with these settings has.
+    Without `workflows`, it is the one that any read with these settings uses.
     `count` is the number of examples for each task and size (by default 128, or all of a smaller set), or the
     most to take from a file (by default all). Every workflow reads every example `samples` times. `seed`
     determines the examples. An answer gets the budget that its task asks for, unless the settings give
@@ -99,20 +99,20 @@ class Plan:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Each task at each of its sizes. A task made of documents uses `documents` if any are given."""
-        found: list[Cell] = []
+        cells: list[Cell] = []
         for task in self.tasks:
             if TASKS[task].corpus == "longbench":  # its documents have lengths of their own
-                found.append(Cell(task))
+                cells.append(Cell(task))
             elif self.documents and TASKS[task].documents:
-                found += [Cell(task, documents=number) for number in self.documents]
+                cells += [Cell(task, documents=number) for number in self.documents]
             elif self.lengths:
-                found += [Cell(task, length=length) for length in self.lengths]
+                cells += [Cell(task, length=length) for length in self.lengths]
             else:
                 sizes = "`lengths` in tokens" + (
                     ", or a number of `documents`" if TASKS[task].documents else ""
                 )
                 raise SettingsError(f"{task} needs a size: give {sizes}")
-        return tuple(found)
+        return tuple(cells)
 
     def totals(self) -> Counter[tuple[Cell, str]]:
         """The number of attempts by cell and workflow. Raises `SettingsError` if a set has too few."""
@@ -139,9 +139,9 @@ class Plan:
                 if missing := self._missing(cell, index, done):
                     sized = recipe(length_tokens=cell.length, documents=cell.documents)
                     example = TASKS[cell.task].make(sized, index)
-                    yield from (Attempt(cell, index, *it, example) for it in missing)
+                    yield from (Attempt(cell, index, *pair, example) for pair in missing)
         for cell, index, example in self._from_file(count_tokens):
-            yield from (Attempt(cell, index, *it, example) for it in self._missing(cell, index, done))
+            yield from (Attempt(cell, index, *pair, example) for pair in self._missing(cell, index, done))
 
     def scorer_of(self, task: str) -> str:
         """The name of the scorer for a task's examples."""
@@ -163,7 +163,7 @@ class Plan:
     def _missing(self, cell: Cell, index: int, done: Collection[Key]) -> list[tuple[str, int]]:
         """The workflows and the numbers of the samples that have not read an example."""
         pairs = product(self.workflows, range(self.samples))
-        return [it for it in pairs if (cell, index, *it) not in done]
+        return [pair for pair in pairs if (cell, index, *pair) not in done]
 
     def _from_file(self, count_tokens: TokenCounter) -> Iterator[tuple[Cell, int, Example]]:
         if self.examples is None:
@@ -210,7 +210,7 @@ def _digest(path: Path) -> str:
     """SHA-256 over a file, or over all files below a folder, in order."""
     digest = hashlib.sha256()
     try:
-        for part in sorted(it for it in path.rglob("*") if it.is_file()) if path.is_dir() else [path]:
+        for part in sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]:
             digest.update(file_digest(part))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error

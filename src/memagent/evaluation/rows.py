@@ -30,7 +30,7 @@ _NEEDED = {
 }  # fmt: skip
 """What every run.json has, among other things."""
 
-# Where and when a run took place, what follows from its plan, what only bounds it: no row depends on these.
+# Where and when a run took place, what follows from its plan, and its limits: no row depends on these.
 _INCIDENTAL = ("command", "python", "attempts")
 _INCIDENTAL_SETTINGS = (
     "engine", "base_url", "concurrency", "connect_seconds", "timeout_seconds", "retries", "threads",
@@ -113,23 +113,23 @@ _ROW = TypeAdapter(EvaluationRow)
 def open_rows(folder: Path, header: Mapping[str, Any], resume: bool, dry_run: bool = False) -> RunLog:
     """The rows of a run by their keys: a new run or, with `resume`, the one that is in `folder`. Blocks.
 
-    A `dry_run` is given what the run would continue from, and writes nothing. Raises `SettingsError` if the
+    A `dry_run` reads what the run would continue from, and writes nothing. Raises `SettingsError` if the
     folder holds a run and `resume` is False, if that run's settings differ from those in `header`, if another
     process is writing there, or if the folder cannot be written.
     """
     header = json.loads(json.dumps({"format": FORMAT, **header}))
-    begun = (folder / RUN_FILE).exists()
-    if begun and not (resume or dry_run):
+    exists = (folder / RUN_FILE).exists()
+    if exists and not (resume or dry_run):
         raise SettingsError(
             f"{folder} holds an evaluation: add `resume` to continue it, or choose another `out`"
         )
-    if begun and resume and (changed := difference(_identity(read_header(folder)), _identity(header))):
+    if exists and resume and (changed := difference(_identity(read_header(folder)), _identity(header))):
         raise SettingsError(
             f"{folder} cannot be resumed: {changed.removeprefix('plan.')}; choose another `out` for it"
         )
-    path = None if dry_run and not (begun and resume) else folder / ROWS_FILE
+    path = None if dry_run and not (exists and resume) else folder / ROWS_FILE
     rows = RunLog(path, lambda line: {_row(line, folder / ROWS_FILE).key: None}, claim=not dry_run)
-    if begun or dry_run:
+    if exists or dry_run:
         return rows
     try:
         if rows:
@@ -155,13 +155,13 @@ def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rows depend on: a run can be continued only if this is the same."""
-    kept = {name: value for name, value in header.items() if name not in _INCIDENTAL}
+    """Everything that the rows depend on: a run can be continued only if this is the same."""
+    identity = {name: value for name, value in header.items() if name not in _INCIDENTAL}
     defaults = ReadSettings().model_dump(exclude={"workflow"})  # for what a newer version has added
-    settings = {**defaults, **(kept.get("settings") or {})}
+    settings = {**defaults, **(identity.get("settings") or {})}
     for name in _INCIDENTAL_SETTINGS:
         settings.pop(name, None)
-    return {**kept, "settings": settings}
+    return {**identity, "settings": settings}
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -171,9 +171,9 @@ def read_header(folder: Path) -> dict[str, Any]:
         header = read_json(path)
     except SettingsError as error:
         raise SettingsError(f"{error}: is it a folder of memagent eval?") from error
-    found = header.get("format") if isinstance(header, dict) else None
-    if found != FORMAT:
-        raise SettingsError(f"{path} has format {found}, this version reads {FORMAT}")
+    stored = header.get("format") if isinstance(header, dict) else None
+    if stored != FORMAT:
+        raise SettingsError(f"{path} has format {stored}, this version reads {FORMAT}")
     for name, kind in _NEEDED.items():
         value: Any = header
         for key in name.split("."):

@@ -40,13 +40,13 @@ CellCounts = Counter[tuple[Cell, str]]
 """Attempts by cell and workflow."""
 
 _FROM_PROGRESS = ("spent", "cut", "critical_path", "chunks", "passed_over", "unused")
-"""What a row has from the progress of its read."""
+"""The fields that a row takes from the progress of its read."""
 
 _TOO_COMMON = ("yes", "no")  # words that every document has
 
 
 def _ignore(*_values: object) -> None:
-    """What is called if nobody watches a run; unlike a lambda, it can be sent to a cluster."""
+    """The callback if nobody watches a run; unlike a lambda, it can be sent to a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,22 +115,22 @@ async def evaluate(run: Evaluation, engine: Engine | None = None) -> None:
 async def forecast_evaluation(
     run: Evaluation, engine: Engine | None = None
 ) -> Mapping[tuple[Cell, str], RunProgress]:
-    """What the run would take at most, by cell and workflow; with `resume`, only the missing part of it.
+    """What the run would cost at most, by cell and workflow; with `resume`, only the missing part of it.
 
     Every example is made, and every attempt runs with full memories and replies; nothing is written. Those
     that `failed` would do so before their first call, at no cost. Retries of failed calls are not counted.
-    Raises as `evaluate` does.
+    Raises what `evaluate` raises.
     """
-    found: dict[tuple[Cell, str], RunProgress] = {}
+    forecasts: dict[tuple[Cell, str], RunProgress] = {}
 
     def begin(totals: CellCounts, _done: CellCounts) -> None:
-        found.update((part, RunProgress()) for part in totals)
+        forecasts.update((part, RunProgress()) for part in totals)
 
     def add(row: EvaluationRow) -> None:
-        found[row.cell, row.workflow].add(row.spent, failed=row.error is not None)
+        forecasts[row.cell, row.workflow].add(row.spent, failed=row.error is not None)
 
     await evaluate(replace(run, dry_run=True, on_begin=begin, on_row=add), engine)
-    return {part: progress for part, progress in found.items() if progress.done}
+    return {part: progress for part, progress in forecasts.items() if progress.done}
 
 
 async def make_attempt(engine: Engine, attempt: Attempt, run: Evaluation) -> EvaluationRow:
@@ -211,7 +211,7 @@ def header_of(run: Evaluation, engine: Engine, attempts: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Needed:
-    """What must be kept, each item in any of its wordings, and which items the memories so far have held.
+    """What the memory must keep, each item in any of its wordings, and which items the memories so far had.
 
     An answer needs its own words if the document has them verbatim, or else the example's evidence.
     Paraphrases are not recognised, so that figures are too low rather than too high.
@@ -225,18 +225,18 @@ class Needed:
     def of(cls, example: Example, scorer: str) -> Self:
         """What an example needs: all of its answers or any of them, depending on its scorer."""
         absent = is_absent(example.answers)
-        found = tuple(
+        verbatim = tuple(
             answer
             for answer in example.answers
             if answer.lower() not in _TOO_COMMON and answer in example.document and not absent
         )
-        if found:
-            return cls([(answer,) for answer in found] if scorer == "string_match_all" else [found])
+        if verbatim:
+            return cls([(answer,) for answer in verbatim] if scorer == "string_match_all" else [verbatim])
         return cls([tuple({passage: 0, escape(passage): 0}) for passage in example.evidence])
 
     def see(self, memory: str) -> None:
-        """Look at the next memory of the attempt."""
-        self._last = {place for place, it in enumerate(self.items) if substring_match(memory, it)}
+        """Check the next memory of the attempt."""
+        self._last = {index for index, wordings in enumerate(self.items) if substring_match(memory, wordings)}
         self._ever |= self._last
 
     @property
@@ -246,7 +246,7 @@ class Needed:
 
     @property
     def retained(self) -> bool | None:
-        """Whether the last memory held every item; None as for `captured`."""
+        """Whether every item is in the last memory; None as for `captured`."""
         return len(self._last) == len(self.items) if self.items and self._last is not None else None
 
 

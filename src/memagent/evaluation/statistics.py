@@ -10,13 +10,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, log, log2
+from math import fsum, log, log2, sqrt
 from operator import itemgetter
 from statistics import fmean, linear_regression
 from typing import Literal, TypeVar
 
 from memagent.evaluation.rows import EvaluationRow
-from memagent.tasks.scoring import confidence_interval, declines, is_absent, paired_interval
+from memagent.tasks.scoring import declines, is_absent
 
 DEPTH_BINS = 10
 MAX_WRONG = 20
@@ -24,6 +24,7 @@ MAX_WRONG = 20
 
 _MIN_SPREAD = 1.5  # longest length over shortest; growth cannot be fitted over less
 _ALIKE_CHARACTERS = 120  # errors that begin with the same ones are of one kind
+_Z95 = 1.959964
 _UNITS = ((1 << 20, "M"), (1 << 10, "K"))  # RULER's: its 128K are 131,072
 
 Group = TypeVar("Group", bound=Hashable)
@@ -65,7 +66,7 @@ class Scored:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Identifies an example across readers, even if files have it at different places."""
+        """Identifies an example across readers, even where it stands elsewhere in their files."""
         row = self.row
         return (row.cell, row.example_id or row.index, row.problem, row.answers)
 
@@ -100,7 +101,7 @@ class Summary:
     whose answer or evidence entered the memory, `retention` the share of those that still have it there at
     the end; None if unknown. `declined` is the share of examples with an answer that were declined,
     `declined_rightly` that of those without one; `invented` the share of these that were answered all the
-    same. Failed attempts are neither. None without such examples.
+    same. Failed attempts count as neither. None without such examples.
     """
 
     examples: int
@@ -135,6 +136,43 @@ class Summary:
         return self.prompt_tokens + self.completion_tokens
 
 
+def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean score: Wilson's if all scores are 0 or 1, else the normal one.
+
+    The normal one adds two questions, one that scores 0 and one that scores 1, so that it is not too narrow
+    for few questions (as in Agresti and Caffo, 2000). With fewer than two scores it is 0 to 1. To compare two
+    readers of the same questions, use `paired_interval`.
+    """
+    count = len(scores)
+    if count < 2:
+        return 0.0, 1.0
+    if any(score not in (0, 1) for score in scores):
+        low, high = _normal_interval(sum(scores) + 1, sum(score * score for score in scores) + 1, count + 2)
+        return max(0.0, low), min(1.0, high)
+    mean, shrink = fmean(scores), 1 + _Z95**2 / count
+    middle = (mean + _Z95**2 / (2 * count)) / shrink
+    half = _Z95 * sqrt(mean * (1 - mean) / count + (_Z95 / (2 * count)) ** 2) / shrink
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean difference of two readers' scores, question by question.
+
+    For scores of 0 and 1 it is that of Agresti and Min (2005): the normal one with two more questions, one
+    that neither reader won and one that each won by half. So its width is never 0.
+    """
+    squares = sum(difference * difference for difference in differences) + 1
+    low, high = _normal_interval(sum(differences), squares, len(differences) + 2)
+    return max(-1.0, low), min(1.0, high)
+
+
+def _normal_interval(total: float, squares: float, count: int) -> tuple[float, float]:
+    """The 95% interval of the mean of `count` values, from their sum and the sum of their squares."""
+    mean = total / count
+    half = _Z95 * sqrt((squares / count - mean**2) / count)
+    return mean - half, mean + half
+
+
 def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size | None], Estimate]:
     """How much more every other series scores than the `first`, -1 to 1, on the examples both have read.
 
@@ -157,25 +195,28 @@ def differences(results: Iterable[Scored], first: str) -> dict[tuple[str, Size |
             difference = fmean(of_samples) - fmean(scores[first, example])
             over[series, sizes[example]][example].append(difference)
             over[series, None][at_any_size[example]].append(difference)
-    means = {group: [fmean(it) for it in questions.values()] for group, questions in over.items()}
-    return {group: Estimate(len(it), fmean(it), *paired_interval(it)) for group, it in means.items()}
+    means = {group: [fmean(values) for values in questions.values()] for group, questions in over.items()}
+    return {
+        group: Estimate(len(values), fmean(values), *paired_interval(values))
+        for group, values in means.items()
+    }
 
 
 def _at_any_size(examples: Mapping[Hashable, Scored]) -> dict[Hashable, Hashable]:
     """The question of each example at any size; two examples of one size are different questions."""
     alike: Counter[tuple[Hashable, Size]] = Counter()
-    found: dict[Hashable, Hashable] = {}
+    questions: dict[Hashable, Hashable] = {}
     for key, result in examples.items():
         question, size = result.question_at_any_size, result.size
-        found[key] = (question, alike[question, size])
+        questions[key] = (question, alike[question, size])
         alike[question, size] += 1
-    return found
+    return questions
 
 
 def _number(results: Iterable[Scored]) -> Iterator[tuple[Hashable, int, Scored]]:
     """Each result with its question, and its number among the questions with the same name and answers."""
     numbers: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
-    for result in sorted(results, key=lambda it: it.row.index):
+    for result in sorted(results, key=lambda result: result.row.index):
         alike = numbers[result.folder, result.question]
         yield result.question, alike.setdefault(result.row.index, len(alike)), result
 
@@ -189,7 +230,7 @@ def summarise(results: Sequence[Scored]) -> Summary:
     there = [result for result in results if not is_absent(result.row.answers)]
 
     def mean(value: Callable[[EvaluationRow], float | None]) -> float | None:
-        known = [it for it in map(value, succeeded) if it is not None]
+        known = [number for number in map(value, succeeded) if number is not None]
         return fmean(known) if known and len(known) == len(succeeded) else None
 
     return Summary(
@@ -227,7 +268,7 @@ def paid_for(results: Iterable[Scored]) -> float | None:
 
 def _share(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool | None]) -> Estimate | None:
     """How often something happened in the attempts that succeeded, as far as it is known."""
-    known = [it for it in results if not it.row.error and happened(it.row) is not None]
+    known = [result for result in results if not result.row.error and happened(result.row) is not None]
     return _rate(known, lambda row: bool(happened(row)))
 
 
@@ -239,27 +280,27 @@ def _rate(results: Iterable[Scored], happened: Callable[[EvaluationRow], bool]) 
 
 def _by_example(results: Iterable[Scored], value: Callable[[EvaluationRow], float]) -> list[float]:
     """A value for each example: the mean of its samples, which do not count as separate questions."""
-    examples = group_by(results, lambda it: it.example).values()
-    return [fmean(value(it.row) for it in samples) for samples in examples]
+    examples = group_by(results, lambda result: result.example).values()
+    return [fmean(value(result.row) for result in samples) for samples in examples]
 
 
 def group_by(items: Iterable[Item], group: Callable[[Item], Group]) -> dict[Group, list[Item]]:
     """The items of each group, with groups in order of first appearance."""
-    found: defaultdict[Group, list[Item]] = defaultdict(list)
+    groups: defaultdict[Group, list[Item]] = defaultdict(list)
     for item in items:
-        found[group(item)].append(item)
-    return dict(found)
+        groups[group(item)].append(item)
+    return dict(groups)
 
 
 def by_task(results: Iterable[Scored]) -> dict[tuple[str, str, Size], Summary]:
     """A summary for each series, task and size."""
-    return _summarise_by(results, lambda it: (it.series, it.row.task, it.size))
+    return _summarise_by(results, lambda result: (result.series, result.row.task, result.size))
 
 
 def by_size(results: Iterable[Scored]) -> dict[tuple[str, Size], Summary]:
     """A summary for each series and size, over all its tasks; shorter ones first."""
-    found = _summarise_by(results, lambda it: (it.series, it.size))
-    return {group: found[group] for group in sorted(found, key=itemgetter(1))}
+    summaries = _summarise_by(results, lambda result: (result.series, result.size))
+    return {group: summaries[group] for group in sorted(summaries, key=itemgetter(1))}
 
 
 def growth(points: Iterable[tuple[float, float]]) -> float | None:
@@ -278,21 +319,23 @@ def growth_of(
 ) -> float | None:
     """How a cost of a series grows with the document's length."""
     summaries = [summary for (name, _), summary in sizes.items() if name == series]
-    return growth((it.length_tokens, spent) for it in summaries if (spent := cost(it)) is not None)
+    return growth(
+        (summary.length_tokens, spent) for summary in summaries if (spent := cost(summary)) is not None
+    )
 
 
 def by_depth(results: Iterable[Scored]) -> dict[tuple[str, Size, int], Summary]:
     """A summary for each series, size and tenth of the document in which the answer stands.
 
-    If there are needle tasks, only they count: in others the answer's place need not be its evidence's.
+    If there are needle tasks, only they count: in others the answer may stand elsewhere than its evidence.
     """
-    placed = [it for it in results if it.row.depth is not None]
-    needles = [it for it in placed if it.row.task.startswith("niah")]
+    located = [result for result in results if result.row.depth is not None]
+    needles = [result for result in located if result.row.task.startswith("niah")]
 
     def tenth(result: Scored) -> int:
         return min(int((result.row.depth or 0.0) * DEPTH_BINS), DEPTH_BINS - 1)
 
-    return _summarise_by(needles or placed, lambda it: (it.series, it.size, tenth(it)))
+    return _summarise_by(needles or located, lambda result: (result.series, result.size, tenth(result)))
 
 
 def _summarise_by(results: Iterable[Scored], group: Callable[[Scored], Group]) -> dict[Group, Summary]:
@@ -302,14 +345,14 @@ def _summarise_by(results: Iterable[Scored], group: Callable[[Scored], Group]) -
 def wrong(results: Iterable[Scored]) -> list[Scored]:
     """The attempts that scored less than 1: of each series the worst, of each example one."""
     worst: defaultdict[str, list[Scored]] = defaultdict(list)
-    for attempts in group_by(results, lambda it: it.example).values():
-        last = min(attempts, key=lambda it: (it.row.score, it.row.sample))
+    for attempts in group_by(results, lambda result: result.example).values():
+        last = min(attempts, key=lambda result: (result.row.score, result.row.sample))
         if last.row.score < 1:
             worst[last.series].append(last)
     return [
-        it
+        result
         for own in worst.values()
-        for it in sorted(own, key=lambda it: (it.row.score, it.row.index))[:MAX_WRONG]
+        for result in sorted(own, key=lambda result: (result.row.score, result.row.index))[:MAX_WRONG]
     ]
 
 
@@ -319,10 +362,10 @@ def failures(results: Iterable[Scored]) -> Counter[tuple[str, str, str]]:
     Texts that begin alike are one cause, under the text of the first.
     """
     first: dict[tuple[str, str, str], str] = {}
-    found: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for result in results:
         if error := result.row.error:
             text = re.sub(r"\d+", "N", " ".join(error.split()))
             series, cause = result.series, result.row.cause or ""
-            found[series, cause, first.setdefault((series, cause, text[:_ALIKE_CHARACTERS]), text)] += 1
-    return found
+            counts[series, cause, first.setdefault((series, cause, text[:_ALIKE_CHARACTERS]), text)] += 1
+    return counts

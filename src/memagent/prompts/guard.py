@@ -13,13 +13,13 @@ import unicodedata
 from dataclasses import dataclass
 
 from memagent.prompts.thoughts import THOUGHTS
+from memagent.text import sendable
 
 DOT = "·"
 MARK_LETTERS = 14
 """The length of a mark: random letters a to z, so no text has them by chance."""
 
 _DOTS = f"{DOT}*+"
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 _LEFT, _RIGHT, _SLASHES = "＜﹤<", ">＞﹥", "/\\／⁄∕"
 _TRIANGLE = "◁"
@@ -178,15 +178,6 @@ class Guard:
 def file_head(mark: str, title: str) -> str:
     """The line that names a file above its text, with a mark that no text in it can know."""
     return f"[file-{mark}: {title}]\n"
-
-
-def sendable(text: str) -> str:
-    """The text with U+FFFD in place of lone surrogates, which no encoding has."""
-    try:
-        text.encode()  # ten times as fast as a search for surrogates
-    except UnicodeEncodeError:
-        return _SURROGATES.sub("\ufffd", text)
-    return text
 
 
 def _letters(text: str) -> bytes:

@@ -1,6 +1,6 @@
 """The pictures of reports, with matplotlib (the extra `report`) and without a display.
 
-An evaluation's are here: scores and costs by length, scores by the answer's place.
+Those of an evaluation are here: scores and costs by length, scores by the answer's place.
 Colours are Okabe and Ito's, which the colour-blind can tell apart; every line also has its own marker.
 """
 
@@ -59,7 +59,7 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    return figure, [figure.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
+    return figure, [figure.add_subplot(rows, columns, index + 1) for index in range(rows * columns)]
 
 
 def plain(name: str) -> str:
@@ -86,7 +86,7 @@ def legend(figure: Figure, panel: Axes) -> None:
 def pictures(results: Sequence[Scored], series: Sequence[str]) -> dict[str, Callable[[], Figure | None]]:
     """Functions that draw the pictures, by name; one returns None if the rows do not allow its picture."""
     drawn = {"score by length": _scores, "score by depth": _depths, "cost by length": _costs}
-    return {name: partial(it, results, series) for name, it in drawn.items()}
+    return {name: partial(draw, results, series) for name, draw in drawn.items()}
 
 
 def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
@@ -99,11 +99,11 @@ def _scores(results: Sequence[Scored], series: Sequence[str]) -> Figure:
         for number, name in enumerate(series):
             line = [(size, summary) for (of, size), summary in points.items() if of == name]
             aside = 2 ** (_BESIDE * (number - (len(series) - 1) / 2))  # so that no interval hides another
-            below = [max(0.0, 100 * (it.score - it.low)) for _, it in line]
-            above = [max(0.0, 100 * (it.high - it.score)) for _, it in line]
+            below = [max(0.0, 100 * (summary.score - summary.low)) for _, summary in line]
+            above = [max(0.0, 100 * (summary.high - summary.score)) for _, summary in line]
             panel.errorbar(
                 [aside * _length(size, summary) for size, summary in line],
-                [100 * it.score for _, it in line],
+                [100 * summary.score for _, summary in line],
                 [below, above],
                 label=plain(name),
                 capsize=3,
@@ -122,8 +122,8 @@ def _costs(results: Sequence[Scored], series: Sequence[str]) -> Figure:
     """Tokens and seconds for one attempt, both axes logarithmic: a straight line of slope 1 is linear."""
     summaries = statistics.by_size(results)
     costs: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
-        ("tokens for one attempt", lambda it: it.tokens),
-        ("seconds for one attempt", lambda it: it.seconds),
+        ("tokens for one attempt", lambda summary: summary.tokens),
+        ("seconds for one attempt", lambda summary: summary.seconds),
     )
     figure, axes = panels(1, 2, 7.5, 4.8)
     for panel, (label, cost) in zip(axes, costs, strict=True):
@@ -159,10 +159,10 @@ def _depths(results: Sequence[Scored], series: Sequence[str]) -> Figure | None:
     rows = ceil(len(names) / columns)
     figure, axes = panels(rows, columns, max(2.8, 1 + 0.65 * len(sizes)), 4)
     image = None
-    for place, (panel, name) in enumerate(zip(axes, names, strict=False)):
+    for index, (panel, name) in enumerate(zip(axes, names, strict=False)):
         image = _draw_map(panel, name, sizes, summaries)
-        panel.set_ylabel("" if place % columns else "place of the answer, %")
-        panel.tick_params(labelleft=place % columns == 0)
+        panel.set_ylabel("" if index % columns else "place of the answer, %")
+        panel.tick_params(labelleft=index % columns == 0)
     for spare in axes[len(names) :]:
         spare.remove()
     if image is not None:
@@ -181,10 +181,10 @@ def _draw_map(
     panel.patch.set_edgecolor("#cccccc")
     image = panel.imshow(scores, vmin=0, vmax=100, cmap="cividis", aspect="auto")
     for depth, line in enumerate(scores):
-        for place, value in enumerate(line):
+        for column, value in enumerate(line):
             if value == value:  # not NaN
                 ink = "white" if value < 55 else "black"
-                panel.text(place, depth, f"{value:.0f}", ha="center", va="center", fontsize=10, color=ink)
+                panel.text(column, depth, f"{value:.0f}", ha="center", va="center", fontsize=10, color=ink)
     panel.grid(visible=False)
     panel.set_title(plain(name), loc="left", fontsize=12)
     panel.set_xticks(range(len(sizes)), [str(size) for size in sizes], rotation=45 if len(sizes) > 6 else 0)

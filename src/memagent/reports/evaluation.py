@@ -72,7 +72,10 @@ class Evidence:
     @cached_property
     def growth(self) -> list[tuple[str, float | None, float | None]]:
         """Each series with the exponents of its tokens and its seconds."""
-        costs: tuple[Callable[[Summary], float | None], ...] = (lambda it: it.tokens, lambda it: it.seconds)
+        costs: tuple[Callable[[Summary], float | None], ...] = (
+            lambda summary: summary.tokens,
+            lambda summary: summary.seconds,
+        )
         tokens, seconds = (
             [statistics.growth_of(self.by_size, series, cost) for series in self.series] for cost in costs
         )
@@ -123,8 +126,13 @@ def as_json(evidence: Evidence) -> str:
             for (series, task, size), summary in statistics.by_task(evidence.results).items()
         ],
         "differences": [
-            {"workflow": series, "from": evidence.series[0], "size": size and asdict(size), **asdict(it)}
-            for (series, size), it in evidence.differences.items()
+            {
+                "workflow": series,
+                "from": evidence.series[0],
+                "size": size and asdict(size),
+                **asdict(estimate),
+            }
+            for (series, size), estimate in evidence.differences.items()
         ],
         "by_size": [
             {"workflow": series, **asdict(size), **_flatten(summary)}
@@ -139,8 +147,8 @@ def as_json(evidence: Evidence) -> str:
             for (series, size, depth), summary in statistics.by_depth(evidence.results).items()
         ],
         "wrong": [
-            dict(zip(_WRONG_FIELDS, _describe_wrong(it), strict=True))
-            for it in statistics.wrong(evidence.results)
+            dict(zip(_WRONG_FIELDS, _describe_wrong(result), strict=True))
+            for result in statistics.wrong(evidence.results)
         ],
         "failures": [
             {"workflow": series, "cause": cause, "error": error, "count": count}
@@ -163,7 +171,7 @@ def as_markdown(evidence: Evidence, pictures: Pictures | None) -> str:
         score_tables(evidence),
         _differences(evidence),
         picture("score by length", pictures),
-        f"{_DEPTH}{shown}" if (shown := picture("score by depth", pictures)) else "",
+        f"{_DEPTH}{depth_picture}" if (depth_picture := picture("score by depth", pictures)) else "",
         _memory(evidence),
         _declined(evidence),
         _wrong(evidence),
@@ -195,7 +203,9 @@ def _run(name: str, run: dict[str, Any], results: Sequence[Scored]) -> str:
         if estimated
         else "",
     ]
-    samples = {corpus for corpus, found in run["plan"]["corpora"].items() if found.get("origin") == "sample"}
+    samples = {
+        corpus for corpus, details in run["plan"]["corpora"].items() if details.get("origin") == "sample"
+    }
     samples |= {"essays" for result in own if is_sample(result.row.haystack)}
     if samples:
         names = ", ".join(sorted(samples))
@@ -221,14 +231,14 @@ def score_tables(evidence: Evidence) -> str:
 
 
 def _differences(evidence: Evidence) -> str:
-    if not (found := evidence.differences):
+    if not (estimates := evidence.differences):
         return ""
-    sizes = sorted({size for _, size in found if size})
+    sizes = sorted({size for _, size in estimates if size})
     rows = [
-        [series, f"{found[series, None].examples:,}"]
-        + [_estimate(found.get((series, size)), "+") for size in (*sizes, None)]
+        [series, f"{estimates[series, None].examples:,}"]
+        + [_estimate(estimates.get((series, size)), "+") for size in (*sizes, None)]
         for series in evidence.series
-        if (series, None) in found
+        if (series, None) in estimates
     ]
     return (
         f"## Differences\n\nPoints above **{cell(evidence.series[0])}** on the examples that both have read, "
@@ -240,9 +250,15 @@ def _differences(evidence: Evidence) -> str:
 def _memory(evidence: Evidence) -> str:
     """A table of what entered the memory and what stayed there, where that is known."""
     rows = [
-        [series, str(size), f"{it.capture.examples:,}", _estimate(it.capture), _estimate(it.retention)]
-        for (series, size), it in evidence.by_size.items()
-        if it.capture
+        [
+            series,
+            str(size),
+            f"{summary.capture.examples:,}",
+            _estimate(summary.capture),
+            _estimate(summary.retention),
+        ]
+        for (series, size), summary in evidence.by_size.items()
+        if summary.capture
     ]
     text = (
         "Capture: the percentage of examples in which what the answer needs entered the memory at all. "
@@ -257,12 +273,14 @@ def _memory(evidence: Evidence) -> str:
 def _declined(evidence: Evidence) -> str:
     """A table of what was declined, rightly and wrongly, and what was invented, where any was."""
     sizes = evidence.by_size
-    if not any(it.invented or (it.declined and it.declined.mean) for it in sizes.values()):
+    if not any(
+        summary.invented or (summary.declined and summary.declined.mean) for summary in sizes.values()
+    ):
         return ""
     rows = [
-        [series, str(size), _count(it.declined), _estimate(it.declined), _count(it.invented),
-         _estimate(it.declined_rightly), _estimate(it.invented)]
-        for (series, size), it in sizes.items()
+        [series, str(size), _count(summary.declined), _estimate(summary.declined), _count(summary.invented),
+         _estimate(summary.declined_rightly), _estimate(summary.invented)]
+        for (series, size), summary in sizes.items()
     ]  # fmt: skip
     heads = ["workflow", "size", "with an answer", "declined", "without", "declined", "invented"]
     return _DECLINED + table(heads, rows, texts=2)
@@ -270,12 +288,12 @@ def _declined(evidence: Evidence) -> str:
 
 def _wrong(evidence: Evidence) -> str:
     """A table of questions that were answered wrongly, the worst first."""
-    if not (found := statistics.wrong(evidence.results)):
+    if not (results := statistics.wrong(evidence.results)):
         return ""
     return (
         f"## Wrong answers\n\nThe questions that scored less than 100, the worst first, at most "
         f"{statistics.MAX_WRONG} of a workflow; `rows.jsonl` has all.\n\n"
-        + table(_WRONG_FIELDS, map(_describe_wrong, found), texts=len(_WRONG_FIELDS))
+        + table(_WRONG_FIELDS, map(_describe_wrong, results), texts=len(_WRONG_FIELDS))
     )
 
 
@@ -293,21 +311,22 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _WRONG_CHARACTERS else text[: _WRONG_CHARACTERS - 3] + "..."
 
 
-def _count(found: Estimate | None) -> str:
-    return f"{found.examples:,}" if found else "0"
+def _count(estimate: Estimate | None) -> str:
+    return f"{estimate.examples:,}" if estimate else "0"
 
 
 def cost_table(evidence: Evidence) -> str:
     """The mean cost of an attempt, by reader and size."""
     sizes = evidence.by_size
-    screened = any(it.passed_over for it in sizes.values())
+    screened = any(summary.passed_over for summary in sizes.values())
     rows = [
         [
-            series, str(size), f"{it.length_tokens:,.0f}", _number(it.calls, 1), _number(it.critical_path, 1),
-            _number(it.computed_tokens), _number(it.cached_tokens), _number(it.completion_tokens),
-            _number(it.seconds, 1), "–" if it.cost is None else f"{it.cost:.4g}", f"{it.cut:,}",
+            series, str(size), f"{summary.length_tokens:,.0f}", _number(summary.calls, 1),
+            _number(summary.critical_path, 1), _number(summary.computed_tokens),
+            _number(summary.cached_tokens), _number(summary.completion_tokens), _number(summary.seconds, 1),
+            "–" if summary.cost is None else f"{summary.cost:.4g}", f"{summary.cut:,}",
         ]
-        for (series, size), it in sizes.items()
+        for (series, size), summary in sizes.items()
     ]  # fmt: skip
     heads = [
         "workflow", "size", "document", "calls", "critical path", "prompt tokens computed", "cached",
@@ -315,8 +334,8 @@ def cost_table(evidence: Evidence) -> str:
     ]  # fmt: skip
     if screened:
         heads.append("passed over, %")
-        for row, it in zip(rows, sizes.values(), strict=True):
-            row.append("–" if it.passed_over is None else f"{100 * it.passed_over:.0f}")
+        for row, summary in zip(rows, sizes.values(), strict=True):
+            row.append("–" if summary.passed_over is None else f"{100 * summary.passed_over:.0f}")
     return table(heads, rows, texts=2)
 
 
@@ -329,12 +348,12 @@ def _growth(evidence: Evidence) -> str:
 
 
 def _failures(results: Sequence[Scored]) -> str:
-    found = statistics.failures(results)
-    if not found:
+    counts = statistics.failures(results)
+    if not counts:
         return f"None of {len(results):,} attempts failed.\n"
-    rows = [[series, cause, error, f"{count:,}"] for (series, cause, error), count in found.most_common()]
+    rows = [[series, cause, error, f"{count:,}"] for (series, cause, error), count in counts.most_common()]
     return (
-        f"{found.total():,} of {len(results):,} attempts failed; each counts as 0. Numbers in the messages "
+        f"{counts.total():,} of {len(results):,} attempts failed; each counts as 0. Numbers in the messages "
         "are shown as N.\n\n" + table(["workflow", "cause", "message", "attempts"], rows, texts=3)
     )
 
@@ -345,12 +364,12 @@ def _score(summary: Summary | None) -> str:
     return _estimate(Estimate(summary.examples, summary.score, summary.low, summary.high))
 
 
-def _estimate(found: Estimate | None, sign: Literal["", "+"] = "") -> str:
-    if found is None:
+def _estimate(estimate: Estimate | None, sign: Literal["", "+"] = "") -> str:
+    if estimate is None:
         return "–"
-    low, high = (f"{100 * it:{sign}.0f}" for it in (found.low, found.high))
-    return f"{100 * found.mean:{sign}.1f} [{low}, {high}]"
+    low, high = (f"{100 * bound:{sign}.0f}" for bound in (estimate.low, estimate.high))
+    return f"{100 * estimate.mean:{sign}.1f} [{low}, {high}]"
 
 
-def _number(value: float | None, places: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{places}f}"
+def _number(value: float | None, decimals: int = 0) -> str:
+    return "–" if value is None else f"{value:,.{decimals}f}"

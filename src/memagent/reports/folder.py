@@ -60,7 +60,7 @@ def as_text(data: Mapping[str, Any]) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
     """A table whose first `texts` columns are texts, and the others numbers."""
-    lines = [heads, ["---" if place < texts else "---:" for place in range(len(heads))], *rows]
+    lines = [heads, ["---" if column < texts else "---:" for column in range(len(heads))], *rows]
     return "".join("| " + " | ".join(map(cell, line)) + " |\n" for line in lines)
 
 

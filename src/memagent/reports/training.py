@@ -61,8 +61,10 @@ class TrainingRun:
 
     def values(self, stage: str, name: str) -> dict[int, float]:
         """The finite values of a measure, by step."""
-        found = {row.step: row.values[name] for row in self.rows if row.stage == stage and name in row.values}
-        return {step: value for step, value in found.items() if math.isfinite(value)}
+        values = {
+            row.step: row.values[name] for row in self.rows if row.stage == stage and name in row.values
+        }
+        return {step: value for step, value in values.items() if math.isfinite(value)}
 
 
 def load_runs(folders: Sequence[Path]) -> list[TrainingRun]:
@@ -162,10 +164,10 @@ def _row(run: TrainingRun) -> list[str]:
 
 
 def _cells(values: Mapping[int, float], digits: str, interval: str = "") -> list[str]:
-    if (found := _summarise(values)) is None:
+    if (summary := _summarise(values)) is None:
         return ["–"] * 3
-    best = f"{found['best']:{digits}} (step {found['best_step']:,})"
-    return [f"{found['first']:{digits}}", best, f"{found['last']:{digits}}{interval}"]
+    best = f"{summary['best']:{digits}} (step {summary['best_step']:,})"
+    return [f"{summary['first']:{digits}}", best, f"{summary['last']:{digits}}{interval}"]
 
 
 def _draw(runs: Sequence[TrainingRun]) -> Figure | None:
@@ -180,7 +182,7 @@ def _draw(runs: Sequence[TrainingRun]) -> Figure | None:
         panel.set_title(_PANELS[part], loc="left")
         panel.set_xlabel("step")
     if len(runs) > 1:
-        drawing.legend(figure, max(panels, key=lambda it: len(it.lines)))
+        drawing.legend(figure, max(panels, key=lambda panel: len(panel.lines)))
     return figure
 
 
@@ -203,4 +205,4 @@ def _draw_line(panel: Axes, style: dict[str, Any], run: TrainingRun, stage: str,
 def smooth(values: Sequence[float], window: int) -> list[float]:
     """The moving mean over `window` values, over fewer at the ends."""
     before, after = (window - 1) // 2, window // 2 + 1
-    return [fmean(values[max(0, place - before) : place + after]) for place in range(len(values))]
+    return [fmean(values[max(0, index - before) : index + after]) for index in range(len(values))]

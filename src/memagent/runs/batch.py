@@ -1,8 +1,8 @@
 """A batch of reads, made side by side here or on a Ray cluster, and the log of its rows.
 
-A read that fails becomes a row; what is on record need not be read again. What an item is and what its row
-says is up to the callers. On a cluster (the extra `ray`), one actor on each node has its own engine; every
-node needs memagent and access to the files that the command names, and losing one ends the run.
+A read that fails becomes a row; what is on record is not read again. Callers decide what an item is and what
+its row says. On a cluster (the extra `ray`), one actor on each node has its own engine; every node needs
+memagent and access to the files that the command names, and losing one ends the run.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from memagent.types import NOTHING_SPENT, Engine, Spent
 
 Item = TypeVar("Item")
 Task = TypeVar("Task")
-Found = TypeVar("Found")
+Outcome = TypeVar("Outcome")
 Row = TypeVar("Row")
 
 Work = Callable[[Engine, Any], Awaitable[Any]]
 """Does one item of work with an engine: on a cluster, that of a node."""
 
 FindKeys = Callable[[Mapping[str, Any]], Mapping[Hashable, Any]]
-"""The keys of a line, each with what is held in memory for it; None if the line is to be read again.
+"""The keys of a line, each with the value to keep in memory for it; None if the line is to be read again.
 
 Raises `SettingsError` for a line that no such run has written.
 """
@@ -55,7 +55,7 @@ _OTHER_FILES, _FILES_A_READ = 64, 4
 
 
 @dataclass(slots=True)
-class Failure:
+class ReadFailure:
     """Why a read failed: the error, without secrets, and its class. Both are None if it did not."""
 
     error: str | None = None
@@ -66,9 +66,9 @@ class Failure:
 
 
 @contextmanager
-def record_failure(*kinds: type[MemAgentError]) -> Iterator[Failure]:
-    """Record an error of these kinds and go on. Only here does the failure of a read become part of a row."""
-    failure = Failure()
+def record_failure(*kinds: type[MemAgentError]) -> Iterator[ReadFailure]:
+    """Record an error of these kinds and continue: only here does a failed read become part of a row."""
+    failure = ReadFailure()
     try:
         yield failure
     except kinds as error:
@@ -77,7 +77,7 @@ def record_failure(*kinds: type[MemAgentError]) -> Iterator[Failure]:
 
 @dataclass(slots=True)
 class RunProgress:
-    """How far a run, or a part of it, has come.
+    """How far a run, or a part of it, has got.
 
     `done` of `total` rows are known, of which `kept` are from an earlier run and `failed` have no result.
     `spent` is what the others have taken, `max_calls` the most calls of a single row.
@@ -110,25 +110,25 @@ class RunProgress:
         """What the other rows will cost at the mean of this run so far; None if that is unknown."""
         return self._extrapolate(self.spent.cost)
 
-    def _extrapolate(self, taken: float | None) -> float | None:
+    def _extrapolate(self, spent: float | None) -> float | None:
         new = self.done - self.kept
-        return taken / new * (self.total - self.done) if new and taken is not None else None
+        return spent / new * (self.total - self.done) if new and spent is not None else None
 
 
 async def run_batch(
     items: Iterable[Item] | AsyncIterable[Item],
-    read: Callable[[Engine, Task], Awaitable[Found]],
-    take: Callable[[Callable[[Task], Awaitable[Found]], Item], Awaitable[Row]],
+    read: Callable[[Engine, Task], Awaitable[Outcome]],
+    take: Callable[[Callable[[Task], Awaitable[Outcome]], Item], Awaitable[Row]],
     engine: Engine,
     settings: EngineSettings,
     ray: str | None = None,
 ) -> AsyncGenerator[Row, None]:
-    """Take all items, as many at a time as there are calls, and yield each row as soon as it is known.
+    """Process all items, as many at a time as there are calls, and yield each row as soon as it is known.
 
     Args:
         items: what there is to read; one is taken only when there is room for it.
         read: makes a read, on a cluster in the process of a node.
-        take: makes an item into a row and puts that on record, in this process; it is given what reads.
+        take: turns an item into a row and records it, in this process; it is given the function that reads.
         engine: what makes the reads here.
         settings: those with which the nodes of a cluster open engines of their own.
         ray: the address of the cluster, if the reads are to be made there.
@@ -242,21 +242,21 @@ def _start_nodes(ray: Any, settings: EngineSettings, work: Work) -> list[Any]:
 
 
 class RunLog:
-    """A log whose lines are found by their keys; the last line with a key is the one that counts.
+    """A log whose lines are looked up by their keys; the last line with a key counts.
 
-    One process at a time holds it, with the offsets of the lines in memory. Without `claim`, another
-    process may hold it, and nothing is created or written; without a `path`, there is nothing on disk at all.
-    What is appended is then held in memory.
+    One process at a time locks it, and keeps the offsets of the lines in memory. Without `claim`, another
+    process may have it locked, and nothing is created or written; without a `path`, there is nothing on disk
+    at all. What is appended then stays in memory.
     """
 
     def __init__(self, path: Path | None, find_keys: FindKeys, claim: bool = True) -> None:
         self._find_keys = find_keys
-        self._found: dict[Hashable, Any] = {}  # what is held, or else the line or its offset
+        self._entries: dict[Hashable, Any] = {}  # the value of a key, or else its line or the line's offset
         self._log = Log(path) if path and claim else None
         try:
             if self._log:
-                for line, place in self._log.lines():
-                    self._take(find_keys(line), place)
+                for line, offset in self._log.lines():
+                    self._take(find_keys(line), offset)
             elif path and path.exists():
                 for line in read_log(path):
                     self._take(find_keys(line), line)
@@ -265,26 +265,26 @@ class RunLog:
             raise
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._found
+        return key in self._entries
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._found)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
     def get(self, key: Hashable) -> Any:
-        """What is held in memory for a key, or else its line; None if there is none. Blocks."""
-        found = self._found.get(key)
-        return self._log.at(found) if self._log and isinstance(found, int) else found
+        """The value in memory for a key, or else its line; None if there is none. Blocks."""
+        entry = self._entries.get(key)
+        return self._log.at(entry) if self._log and isinstance(entry, int) else entry
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Write a line to disk. Blocks. Raises `SettingsError` for one that could not be found again, too."""
+        """Write a line to disk. Blocks. Raises `SettingsError`, also for a line that has no keys."""
         keys = self._find_keys(line)
         self._take(keys, self._log.append(line) if self._log else line)
 
-    def _take(self, keys: Mapping[Hashable, Any], place: int | Mapping[str, Any]) -> None:
-        self._found.update((key, place if held is None else held) for key, held in keys.items())
+    def _take(self, keys: Mapping[Hashable, Any], location: int | Mapping[str, Any]) -> None:
+        self._entries.update((key, location if value is None else value) for key, value in keys.items())
 
     def close(self) -> None:
         """Release the log."""

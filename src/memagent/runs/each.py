@@ -1,7 +1,7 @@
 """Ask each of many files a question, side by side; read only what is new or changed.
 
 An answer is written to disk as soon as it is known; interrupted reads continue from their journals. A file
-that cannot be read becomes a row with its error, and the run goes on. Answers are not combined.
+that cannot be read becomes a row with its error, and the run continues. Answers are not combined.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from memagent.documents.files import FileState, NoTextError, look_at
 from memagent.documents.opening import Document, text_document
-from memagent.documents.paths import find_files, natural, shown, unreadable
+from memagent.documents.paths import escape_path, find_files, natural, read_error
 from memagent.engines import open_engine
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.wrappers import Spending
@@ -112,7 +112,7 @@ async def read_each(survey: Survey, engine: Engine | None = None) -> AsyncGenera
         identities = await _identities(survey, opened)
         with await asyncio.to_thread(open_record, survey.folder, claim=writes) as record:
             items = [(file, problem) for file in files for problem in survey.problems]
-            run = _Run(survey, items, record, identities)
+            run = _FileRun(survey, items, record, identities)
             survey.on_begin(len(items))
             limited, ray = spending.limit(opened), survey.ray if writes else None
             batch = run_batch(items, read_file, run.take, limited, survey.settings.engine, ray)
@@ -139,20 +139,20 @@ def _find_files(survey: Survey) -> list[FoundFile]:
     if not survey.problems or len(set(survey.problems)) < len(survey.problems):
         raise SettingsError("which question? give at least one, and each only once")
     left_out = [os.path.realpath(path) for path in (out, survey.journals) if path]
-    found: dict[str, FoundFile] = {}
+    files: dict[str, FoundFile] = {}
     for path in sorted(survey.paths, key=natural):  # a shell lists contract10 before contract2
         if path == "-":
             raise DocumentError("standard input is one document: name files or folders to ask each")
         for file in find_files(path, survey.follow_links):
             if file.named and not os.path.lexists(file.path):
-                raise DocumentError(f"{shown(file.path)} cannot be read: No such file or directory")
+                raise DocumentError(f"{escape_path(file.path)} cannot be read: No such file or directory")
             real = os.path.realpath(file.path)
-            if not any(Path(real).is_relative_to(it) for it in left_out):
-                found.setdefault(real, FoundFile(file.path.absolute(), shown(file.path), file.refusal))
-    if not found:
-        names = ", ".join(map(shown, survey.paths)) or "the arguments"
+            if not any(Path(real).is_relative_to(excluded) for excluded in left_out):
+                files.setdefault(real, FoundFile(file.path.absolute(), escape_path(file.path), file.refusal))
+    if not files:
+        names = ", ".join(map(escape_path, survey.paths)) or "the arguments"
         raise DocumentError(f"no file in {names}: name another folder")
-    return list(found.values())
+    return list(files.values())
 
 
 async def _identities(survey: Survey, engine: Engine) -> dict[str, Mapping[str, Any]]:
@@ -165,8 +165,8 @@ async def _identities(survey: Survey, engine: Engine) -> dict[str, Mapping[str, 
 
 
 @dataclass
-class _Run:
-    """One run over the files; `stopped` says why nothing more is read, and is empty while it goes on."""
+class _FileRun:
+    """One run over the files; `stopped` says why nothing more is read, and is empty while it continues."""
 
     survey: Survey
     items: Sequence[Item]
@@ -178,13 +178,13 @@ class _Run:
     async def take(self, read: Callable[[OneFile], Awaitable[FileRow]], item: Item) -> FileRow:
         """The row of an item; `read` reads the file if it has to be read."""
         with record_failure(DocumentError) as failure:
-            found = await asyncio.to_thread(self._look, item)
+            outcome = await asyncio.to_thread(self._look, item)
         if failure:
             row = _without_answer(item, "failed", failure.error, failure.cause)
-        elif isinstance(found, FileRow):
-            row = found
+        elif isinstance(outcome, FileRow):
+            row = outcome
         else:
-            row = await asyncio.to_thread(self._keep, item, *found, await read(found[1]))
+            row = await asyncio.to_thread(self._keep, item, *outcome, await read(outcome[1]))
         self._known.setdefault(item, row)
         return row
 
@@ -200,14 +200,14 @@ class _Run:
             yield known or _without_answer(item, "not read", self.stopped or "the run was stopped")
 
     def _look(self, item: Item) -> FileRow | tuple[Seen, OneFile]:
-        """The row of an item that is known without a model, or else what to read. Blocks."""
+        """The row of an item if it is known without a model, or else what to read. Blocks."""
         survey, (file, problem) = self.survey, item
         if file.refusal:
             return _without_answer(item, "left out", file.refusal)
         try:
             now = FileState.of(file.path)
         except OSError as error:
-            raise unreadable(file.name, error) from error
+            raise read_error(file.name, error) from error
         if not survey.verify and (row := self._recall(item, now)):
             return row
         seen, document = identify(file, now)
@@ -242,7 +242,7 @@ class _Run:
         return replace(row, spent=replace(row.spent, cost=self.survey.settings.read.cost(row.spent)))
 
     def _keep(self, item: Item, seen: Seen, file: OneFile, row: FileRow) -> FileRow:
-        """Put the row of a file that was just read on record. Blocks."""
+        """Record the row of a file that was just read. Blocks."""
         if row.cause in _STOPS:
             self.stopped = self.stopped or f"the run was stopped: {row.error}"
         if row.cause == SpendingLimitError.__name__:
@@ -293,6 +293,6 @@ def identify(file: FoundFile, now: FileState) -> tuple[Seen, Document]:
 
 
 def key_of(content: str, identity: Mapping[str, Any]) -> str:
-    """The key of an answer, made from the content that was read and everything that was asked of it."""
+    """The key of an answer, made from the content that was read and everything else the answer depends on."""
     whole = json.dumps([content, identity], sort_keys=True)
     return hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:32]

@@ -36,7 +36,7 @@ _FROM_RESULT = (
     "problem", "workflow", "model", "chunks", "document_tokens", "spent", "cut", "seconds", "stopped_early",
     "trace",
 )  # fmt: skip
-"""What a row has from the result of its read."""
+"""The fields that a row takes from the result of its read."""
 
 _FORMULA = re.compile(r"[=+@\t\r]|-(?!\d+(?:[.,]\d+)*\s*\Z)")
 """The beginning of a cell that a spreadsheet would take for a formula."""
@@ -145,25 +145,25 @@ def _warnings(read: Read, done: Result, failed: bool) -> Iterator[str]:
         yield "the endpoint reported no token usage: tokens and cost are estimates"
 
 
-def recall(found: Mapping[str, Any], file: str) -> FileRow:
+def recall(stored: Mapping[str, Any], file: str) -> FileRow:
     """A row from the record, for the file that has this content now. Raises `TypeError` or `KeyError`."""
     statements = tuple(
         replace(
-            it,
-            source=it.source and replace(it.source, file=file),
-            nearest=tuple(replace(passage, file=file) for passage in it.nearest),
+            statement,
+            source=statement.source and replace(statement.source, file=file),
+            nearest=tuple(replace(passage, file=file) for passage in statement.nearest),
         )
-        for it in statements_from(found["statements"])
+        for statement in statements_from(stored["statements"])
     )
-    values = unflatten(found)
-    values |= {"file": file, "statements": statements, "warnings": tuple(found["warnings"]), "kept": True}
+    values = unflatten(stored)
+    values |= {"file": file, "statements": statements, "warnings": tuple(stored["warnings"]), "kept": True}
     return FileRow(**values | {"spent": Spent(**values["spent"])})
 
 
 def open_record(folder: Path | None, claim: bool = True) -> RunLog:
     """The record in a folder, whose lines are found by the keys of answers and by files. Blocks.
 
-    Without a folder, it is gone with the process. Raises `SettingsError`.
+    Without a folder, it ends with the process. Raises `SettingsError`.
     """
     record = RunLog(folder and folder / "record.jsonl", _find_keys, claim)
     if "header" not in record:
@@ -173,8 +173,8 @@ def open_record(folder: Path | None, claim: bool = True) -> RunLog:
 
 def find_seen(record: RunLog, file: str) -> Seen | None:
     """The state of a file that is on record."""
-    found: Seen | None = record.get(("file", file))
-    return found
+    seen: Seen | None = record.get(("file", file))
+    return seen
 
 
 def see(record: RunLog, file: str, seen: Seen) -> None:
@@ -244,16 +244,16 @@ def _cells(rows: Iterable[FileRow]) -> Iterator[list[object]]:
     """The lines of a CSV table. No spreadsheet takes a cell for a formula: an apostrophe marks it as text."""
     yield list(_COLUMNS)
     for row in rows:
-        sources = [line for it in row.statements for line in _places(it)]
+        sources = [line for statement in row.statements for line in _source_lines(statement)]
         cells = flatten(row) | {"sources": "\n".join(sources), "warnings": "\n".join(row.warnings)}
         values = (cells[name] for name in _COLUMNS)
-        yield [f"'{it}" if isinstance(it, str) and _FORMULA.match(it) else it for it in values]
+        yield [f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value for value in values]
 
 
-def _places(statement: Statement) -> Iterator[str]:
+def _source_lines(statement: Statement) -> Iterator[str]:
     """A statement's source, or its nearest passages, each on a line."""
     known = [(statement.source, "")] if statement.source else []
-    for source, prefix in known or [(it, f"{NEAREST}: ") for it in statement.nearest]:
+    for source, prefix in known or [(passage, f"{NEAREST}: ") for passage in statement.nearest]:
         page = "" if source.page is None else f"page {source.page}, "
         yield f"{prefix}{page}characters {source.start} to {source.end}: {source.excerpt!r}"
     if not (known or statement.nearest):

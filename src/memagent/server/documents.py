@@ -14,7 +14,7 @@ from pathlib import Path
 from memagent.concurrency import in_thread
 from memagent.documents.files import DocumentFile, look_at
 from memagent.documents.opening import Document, open_document
-from memagent.documents.paths import shown, unreadable
+from memagent.documents.paths import escape_path, read_error
 from memagent.errors import DocumentError, SettingsError
 from memagent.storage import write_in_place
 
@@ -87,7 +87,7 @@ def _open_text(path: Path, name: str, named: bool) -> DocumentFile:
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise unreadable(name, error) from error
+        raise read_error(name, error) from error
     return DocumentFile(name, path, "text", "utf-8", size, title=name, named=named)
 
 
@@ -129,18 +129,20 @@ class Folders:
         """Resolve a path, which must lead into one of the folders; a relative one starts there."""
         given = Path(path)
         if not path.strip() or "\0" in path or ".." in given.parts:
-            raise DocumentError(f"'{shown(path)}' is refused: name a file or folder in {self}, without ..")
+            raise DocumentError(
+                f"'{escape_path(path)}' is refused: name a file or folder in {self}, without .."
+            )
         places = [Path(os.path.realpath(folder / given)) for folder in self.paths]  # `given` if absolute
         inside = [it for it in places if any(it.is_relative_to(folder) for folder in self.paths)]
         if not inside:
-            raise DocumentError(f"{shown(path)} is refused: it leads out of {self}")
+            raise DocumentError(f"{escape_path(path)} is refused: it leads out of {self}")
         try:
             for place in inside:
                 if place.exists():
                     return place
         except OSError as error:  # too long a name, or a folder that is closed to us
-            raise unreadable(shown(path), error) from error
-        raise DocumentError(f"there is no file {shown(path)} in {self}")
+            raise read_error(escape_path(path), error) from error
+        raise DocumentError(f"there is no file {escape_path(path)} in {self}")
 
     def __str__(self) -> str:
-        return ", ".join(shown(path) for path in self.paths)
+        return ", ".join(escape_path(path) for path in self.paths)

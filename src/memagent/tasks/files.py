@@ -52,7 +52,7 @@ def new_file(path: Path) -> Iterator[IO[str]]:
     Raises `SettingsError` if it cannot be written.
     """
     try:
-        with write_in_place(path) as place, open_text(place, "wt") as file:
+        with write_in_place(path) as temporary, open_text(temporary, "wt") as file:
             yield file
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
@@ -103,13 +103,13 @@ def example_lines(path: Path) -> Iterator[ExampleLine]:
 
 
 def _example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:
-    place = f"{path}, row {number}"
+    where = f"{path}, row {number}"
     task = str(row.get("task") or path.name.partition(".")[0])
-    document = _document(row, place)
-    problem, answers = question_of(row, place)
+    document = _document(row, where)
+    problem, answers = question_of(row, where)
     length = row.get("length_tokens") or 0
     if not isinstance(length, int) or length < 0:
-        raise SettingsError(f"{place}: length_tokens is {length!r}, it must be a whole number above 0")
+        raise SettingsError(f"{where}: length_tokens is {length!r}, it must be a whole number above 0")
     return Example(
         id=str(row.get("id") or f"{task}-{number}"),
         task=task,
@@ -117,67 +117,67 @@ def _example_of(row: dict[str, Any], path: Path, number: int, count_tokens: Toke
         document=document,
         answers=answers,
         length_tokens=length or count_long(document, count_tokens),
-        evidence=_evidence(row, document, place),
-        **{name: _text(row[name], name, place) for name in ("rationale", "haystack") if row.get(name)},
+        evidence=_evidence(row, document, where),
+        **{name: _text(row[name], name, where) for name in ("rationale", "haystack") if row.get(name)},
     )
 
 
-def _document(row: dict[str, Any], place: str) -> str:
+def _document(row: dict[str, Any], where: str) -> str:
     """The single document, or several under numbered headings, each with its title if it has one."""
     if isinstance(row.get("context"), list):  # as in the published files of more than 10,000 documents
         raise SettingsError(
-            f"{place}: context is a list, not a text: make these examples again from the task hqa, "
+            f"{where}: context is a list, not a text: make these examples again from the task hqa, "
             "with a number of `documents` and this file as its `questions`"
         )
     if "document" in row or "documents" not in row:
-        return _text(row.get("document", row.get("context")), "document", place)
+        return _text(row.get("document", row.get("context")), "document", where)
     texts = []
     if not isinstance(row["documents"], list) or not row["documents"]:
-        raise SettingsError(f"{place}: documents is {row['documents']!r}, it must be a list of texts")
+        raise SettingsError(f"{where}: documents is {row['documents']!r}, it must be a list of texts")
     for item in row["documents"]:
         if isinstance(item, dict) and "text" not in item:
-            raise SettingsError(f"{place}: one of the documents has no `text`, only {', '.join(item)}")
+            raise SettingsError(f"{where}: one of the documents has no `text`, only {', '.join(item)}")
         parts = [item.get("title"), item.get("text")] if isinstance(item, dict) else [item]
-        texts.append("\n".join(_text(part, "documents", place) for part in parts if part or len(parts) == 1))
+        texts.append("\n".join(_text(part, "documents", where) for part in parts if part or len(parts) == 1))
     return number_documents(texts)
 
 
-def question_of(row: dict[str, Any], place: str) -> tuple[str, tuple[str, ...]]:
+def question_of(row: dict[str, Any], where: str) -> tuple[str, tuple[str, ...]]:
     """A row's problem and answers. Raises `SettingsError` if it lacks them."""
     problem = row.get("problem", row.get("question", row.get("input")))
     value = row.get("answers", row.get("answer"))
     given = [value] if isinstance(value, str | int | float) else value
     if not isinstance(given, list):
         raise SettingsError(
-            f"{place} has no answers: give a list of texts, each of them right, or an empty list if the "
+            f"{where} has no answers: give a list of texts, each of them right, or an empty list if the "
             "document has no answer"
         )
-    answers = (str(it) if isinstance(it, int | float) else it for it in given)
-    return _text(problem, "problem", place), tuple(
-        _text(it, "answers", place) for it in answers
+    answers = (str(answer) if isinstance(answer, int | float) else answer for answer in given)
+    return _text(problem, "problem", where), tuple(
+        _text(answer, "answers", where) for answer in answers
     ) or ABSENT_ANSWERS
 
 
-def _evidence(row: dict[str, Any], document: str, place: str) -> tuple[str, ...]:
+def _evidence(row: dict[str, Any], document: str, where: str) -> tuple[str, ...]:
     """The passages that the answer follows from, in the document's order; empty if the row has none."""
     passages = row.get("evidence") or []
     if not isinstance(passages, list):
-        raise SettingsError(f"{place}: evidence is {passages!r}, it must be a list of texts")
+        raise SettingsError(f"{where}: evidence is {passages!r}, it must be a list of texts")
     for passage in passages:
-        if _text(passage, "evidence", place) not in document:
-            raise SettingsError(f"{place}: the document does not have the evidence {passage!r} word for word")
+        if _text(passage, "evidence", where) not in document:
+            raise SettingsError(f"{where}: the document does not have the evidence {passage!r} word for word")
     return tuple(passages)
 
 
-def _text(value: object, field: str, place: str) -> str:
+def _text(value: object, field: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise SettingsError(f"{place}: {field} is {value!r}, it must be text that is not empty")
+        raise SettingsError(f"{where}: {field} is {value!r}, it must be text that is not empty")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedBook:
-    """How to ask a model without the document: with `attempts` at each question.
+    """How to ask a model without the document: `attempts` times per question.
 
     A question is known if any attempt scores 1 by `scorer`. At temperature 0, all attempts are alike.
     """
@@ -202,22 +202,22 @@ async def write_unknown(
 ) -> tuple[int, int]:
     """Write the examples of a file that the model does not know, at most `count`, to another.
 
-    Returns how many were written and how many were asked. Raises `SettingsError`, and `EngineError` if a call
-    fails for good: a question that could not be asked is not "unknown".
+    Returns how many were written and how many were judged. Raises `SettingsError`, and `EngineError` if a
+    call fails for good: a question that could not be asked is not "unknown".
     """
 
     async def judge(example: Example) -> tuple[Example, bool]:
         return example, await asking.knows(engine, example)
 
-    kept = asked = 0
+    written = judged = 0
     examples = in_thread(load_examples(path))
     with new_file(out) as file:
         async with aclosing(side_by_side(judge, examples, engine.model.calls)) as verdicts:
             async for example, known in verdicts:
-                asked += 1
+                judged += 1
                 if not known:
-                    kept += 1
+                    written += 1
                     file.write(_line_of(example))
-                if kept == count:
+                if written == count:
                     break
-    return kept, asked
+    return written, judged

@@ -87,7 +87,7 @@ def _rows(path: Path, subset: str, _state: FileState) -> tuple[dict[str, Any], .
         raise SettingsError(f"{path} has no row of {subset}: name LongBench's folder, or another file")
     for row in rows:
         context, answers = row.get("context"), row.get("answers")
-        texts = isinstance(answers, list) and all(isinstance(it, str) for it in answers)
+        texts = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
         if not (context and isinstance(context, str) and answers and texts):
             raise SettingsError(
                 f"{path} is not laid out as LongBench is: a row lacks a context, a text, "

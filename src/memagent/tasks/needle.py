@@ -83,13 +83,13 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
         keys.setdefault(draw(needles.key, source), [])
     for values in keys.values():
         values += [draw(needles.value, source) for _ in range(needles.values)]
-    asked = source.sample(list(keys), needles.queries)
-    problem = _problem(needles, asked)
+    queried = source.sample(list(keys), needles.queries)
+    problem = _problem(needles, queried)
     texts = {
         key: [NEEDLE.format(kind=needles.value, key=key, value=value) for value in values]
         for key, values in keys.items()
     }
-    sought = {text for key in asked for text in texts[key]}
+    sought = {text for key in queried for text in texts[key]}
     hidden = list(chain.from_iterable(texts.values()))
     draft.order.shuffle(hidden)
     if draft.absent:
@@ -97,16 +97,16 @@ def make(name: str, needles: Needles, recipe: Recipe, index: int) -> Example:
     build, pieces = _builder(needles, recipe, source, keys, hidden)
     document, tokens, _ = draft.fit(problem, build, pieces.characters)
     haystack = recipe.corpora.essays().label if needles.haystack == "essay" else ""
-    if draft.absent:  # the scorer wants all answers, so there is one wording
+    if draft.absent:  # the scorer requires all answers, so there is one wording
         return draft.example(problem, document, ABSENT_ANSWERS[:1], tokens, haystack=haystack)
-    answers = tuple(value for key in asked for value in keys[key])
+    answers = tuple(value for key in queried for value in keys[key])
     evidence = tuple(text for text in hidden if text in sought)
     return draft.example(problem, document, answers, tokens, evidence, haystack)
 
 
-def _problem(needles: Needles, asked: Sequence[str]) -> str:
+def _problem(needles: Needles, queried: Sequence[str]) -> str:
     kind = {"numbers": "number", "uuids": "UUID", "words": "word"}[needles.value]
-    names = asked[0] if len(asked) == 1 else f"{', '.join(asked[:-1])} and {asked[-1]}"
+    names = queried[0] if len(queried) == 1 else f"{', '.join(queried[:-1])} and {queried[-1]}"
     if needles.queries * needles.values == 1:
         return f"Which special magic {kind} does the text give for {names}?"
     return f"Which special magic {kind}s does the text give for {names}? List every one of them."
@@ -136,8 +136,8 @@ def _builder(
 
         def among_essays(size: int) -> str:
             sentences = essays.sentences_within(size)
-            places = [min(size, essays.start(sentences * depth // 100)) for depth in depths]
-            return " ".join(insert(words.first(size), hidden, places))
+            positions = [min(size, essays.start(sentences * depth // 100)) for depth in depths]
+            return " ".join(insert(words.first(size), hidden, positions))
 
         return among_essays, words
     like = like_needles(needles, random.Random(source.getrandbits(64)), keys)
@@ -146,11 +146,11 @@ def _builder(
 
 
 def _hide_among(lines: Pieces, hidden: Sequence[str], seed: int) -> Callable[[int], str]:
-    """A function from a number of lines to the document that hides others at random places among them."""
+    """A function from a number of lines to the document that hides others at random positions among them."""
 
     def build(size: int) -> str:
-        places = random.Random(seed).sample(range(max(size, len(hidden))), len(hidden))
-        return "\n".join(insert(lines.first(size), hidden, sorted(places)))
+        positions = random.Random(seed).sample(range(max(size, len(hidden))), len(hidden))
+        return "\n".join(insert(lines.first(size), hidden, sorted(positions)))
 
     return build
 
@@ -162,14 +162,14 @@ def like_needles(needles: Needles, source: random.Random, keys: Container[str]) 
             yield NEEDLE.format(kind=needles.value, key=key, value=draw(needles.value, source))
 
 
-def insert(texts: Sequence[str], hidden: Sequence[str], places: Sequence[int]) -> list[str]:
-    """The texts, with each hidden one inserted before the text at its place. Places must ascend."""
+def insert(texts: Sequence[str], hidden: Sequence[str], positions: Sequence[int]) -> list[str]:
+    """The texts, with each hidden one inserted before the text at its position. Positions must ascend."""
     merged: list[str] = []
     last = 0
-    for place, text in zip(places, hidden, strict=True):
-        merged += texts[last:place]
+    for position, text in zip(positions, hidden, strict=True):
+        merged += texts[last:position]
         merged.append(text)
-        last = max(last, place)
+        last = max(last, position)
     return merged + list(texts[last:])
 
 

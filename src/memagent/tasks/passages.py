@@ -14,8 +14,9 @@ from typing import Any
 
 from memagent.documents.files import FileState
 from memagent.errors import SettingsError, reason
-from memagent.tasks.corpora import SENTENCE_END, Corpus, read_rows
+from memagent.tasks.corpora import Corpus, read_rows
 from memagent.tasks.files import question_of
+from memagent.text import SENTENCE_END
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,14 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Passages:
+class PassageSet:
     """The questions of a set, in the order of its file, and the pool of passages, sorted."""
 
     questions: tuple[Question, ...]
     pool: tuple[str, ...]
 
 
-def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
+def load_passages(corpus: Corpus, only: Path | None = None) -> PassageSet:
     """A set's questions, or with `only` those that a file of examples also has, and the set's pool.
 
     Raises `SettingsError` if the file is not of that set, or has none of its questions.
@@ -58,20 +59,22 @@ def load_passages(corpus: Corpus, only: Path | None = None) -> Passages:
 @lru_cache(maxsize=4)
 def _load(
     name: str, path: Path, _state: FileState, only: Path | None, _only_state: FileState | None
-) -> Passages:
+) -> PassageSet:
     try:
         questions = tuple(_READERS[name](row for _, row in read_rows(path)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SettingsError(f"{path} is not laid out as {name} is: {error!r}") from error
     if not questions:
         raise SettingsError(f"{path} holds no questions that can be answered")
-    pool = tuple(sorted({text for it in questions for text in (*it.own, *it.near)}))
+    pool = tuple(sorted({text for question in questions for text in (*question.own, *question.near)}))
     if only:
-        asked = {question_of(row, f"{only}, row {number}") for number, row in read_rows(only)}
-        questions = tuple(it for it in questions if (it.problem, it.answers) in asked)
+        chosen = {question_of(row, f"{only}, row {number}") for number, row in read_rows(only)}
+        questions = tuple(
+            question for question in questions if (question.problem, question.answers) in chosen
+        )
         if not questions:
             raise SettingsError(f"`questions` {only} has no question of {path}")
-    return Passages(questions, pool)
+    return PassageSet(questions, pool)
 
 
 def _answers(*texts: str) -> tuple[str, ...]:
@@ -114,7 +117,10 @@ def _facts(title: str, sentences: list[str], numbers: set[int] | None) -> tuple[
 def _musique(items: Iterable[dict[str, Any]]) -> Iterator[Question]:
     for item in items:
         passages = item["paragraphs"]
-        texts = [(f"{it['title']}\n{it['paragraph_text']}", it["is_supporting"]) for it in passages]
+        texts = [
+            (f"{passage['title']}\n{passage['paragraph_text']}", passage["is_supporting"])
+            for passage in passages
+        ]
         own = [(text, (text,) * bool(needed)) for text, needed in texts]
         if item.get("answerable", True):
             yield _question(item["question"], _answers(item["answer"], *item.get("answer_aliases", ())), own)
@@ -132,11 +138,11 @@ def _squad(items: Iterable[dict[str, Any]]) -> Iterator[Question]:
         for passage in passages:
             context = passage["context"]
             near = tuple(text for text in contexts if text != context)
-            for asked in passage["qas"]:
-                answers = _answers(*(answer["text"] for answer in asked["answers"]))
-                if answers and not asked.get("is_impossible"):
-                    evidence = (_sentence(context, asked["answers"][0]),)
-                    yield Question(asked["question"], answers, (context,), {context: evidence}, near)
+            for entry in passage["qas"]:
+                answers = _answers(*(answer["text"] for answer in entry["answers"]))
+                if answers and not entry.get("is_impossible"):
+                    evidence = (_sentence(context, entry["answers"][0]),)
+                    yield Question(entry["question"], answers, (context,), {context: evidence}, near)
 
 
 def _sentence(context: str, answer: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from itertools import chain, islice
 
 from memagent.errors import SettingsError
 from memagent.tasks.corpora import Corpora
-from memagent.tasks.passages import Passages, Question, load_passages
+from memagent.tasks.passages import PassageSet, Question, load_passages
 from memagent.tasks.recipe import (
     ABSENT_ANSWERS,
     Draft,
@@ -71,16 +71,16 @@ def make(name: str, corpus: str, recipe: Recipe, index: int) -> Example:
         tokens = count_long(document, recipe.count_tokens)
     else:
         document, tokens = _fit(draft, passages, question)
-    gold = sorted(question.gold.items(), key=lambda it: document.index(it[0]))
+    gold = sorted(question.gold.items(), key=lambda pair: document.index(pair[0]))
     evidence = tuple(text for _, facts in gold for text in facts)
     return draft.example(question.problem, document, question.answers, tokens, evidence)
 
 
-def _without_answer(passages: Passages, question: Question) -> Question:
+def _without_answer(passages: PassageSet, question: Question) -> Question:
     """The question, with every passage barred that it needs or that contains one of its answers."""
     telling = [answer.lower() for answer in question.answers if answer.lower() not in ("yes", "no")]
-    found = (text for text in passages.pool if any(answer in text.lower() for answer in telling))
-    barred = frozenset([*question.gold, *found])
+    answering = (text for text in passages.pool if any(answer in text.lower() for answer in telling))
+    barred = frozenset([*question.gold, *answering])
     return Question(
         problem=question.problem,
         answers=ABSENT_ANSWERS,
@@ -91,7 +91,7 @@ def _without_answer(passages: Passages, question: Question) -> Question:
     )
 
 
-def _choose(draft: Draft, passages: Passages, question: Question, documents: int) -> list[str]:
+def _choose(draft: Draft, passages: PassageSet, question: Question, documents: int) -> list[str]:
     """As many documents as asked for, the question's own first, in their order."""
     if documents < len(question.gold):
         raise SettingsError(
@@ -102,16 +102,16 @@ def _choose(draft: Draft, passages: Passages, question: Question, documents: int
     if documents < len(own):
         own = list(dict.fromkeys(own))  # a few questions come with the same passage twice
         spare = [text for text in own if text not in question.gold]
-        kept = {*question.gold, *spare[: documents - len(question.gold)]}
-        own = [text for text in own if text in kept]
+        retained = {*question.gold, *spare[: documents - len(question.gold)]}
+        own = [text for text in own if text in retained]
     return own + list(islice(_distractors(draft, passages, question), documents - len(own)))
 
 
-def _distractors(draft: Draft, passages: Passages, question: Question) -> Iterator[str]:
+def _distractors(draft: Draft, passages: PassageSet, question: Question) -> Iterator[str]:
     """Other documents without end: those of the same article, then the rest, then all of them again."""
     source = draft.content
-    taken = {*question.own, *question.near, *question.barred}
-    near, far = list(question.near), [text for text in passages.pool if text not in taken]
+    excluded = {*question.own, *question.near, *question.barred}
+    near, far = list(question.near), [text for text in passages.pool if text not in excluded]
     if not near and not far:
         raise SettingsError(f"{draft.task}: the set has no other documents to read among: take a larger one")
     while True:
@@ -126,7 +126,7 @@ def _join(draft: Draft, texts: list[str]) -> str:
     return number_documents(texts)
 
 
-def _fit(draft: Draft, passages: Passages, question: Question) -> tuple[str, int]:
+def _fit(draft: Draft, passages: PassageSet, question: Question) -> tuple[str, int]:
     limit, count = draft.limit_tokens(question.problem), draft.recipe.count_tokens
     others = _distractors(draft, passages, question)
     spare = [text for text in question.own if text not in question.gold]

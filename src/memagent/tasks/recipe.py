@@ -94,25 +94,25 @@ class Task:
         """Whether an answer must give all gold answers, rather than any of them."""
         return self.scorer == "string_match_all"
 
-    def count(self, wanted: int | None, usual: int, corpora: Corpora) -> int:
-        """The number of examples: as many as are wanted, or the usual number, or all if there are fewer.
+    def count(self, requested: int | None, usual: int, corpora: Corpora) -> int:
+        """The number of examples: as many as requested, or the usual number, or all if there are fewer.
 
-        Raises `SettingsError` if more are wanted than there are.
+        Raises `SettingsError` if more are requested than there are.
         """
         most = self.questions(corpora) if self.questions else None
-        if wanted is None:
+        if requested is None:
             return usual if most is None else min(usual, most)
-        if most is not None and wanted > most:
+        if most is not None and requested > most:
             raise SettingsError(
-                f"{self.name}: the set has {most} questions, and {wanted} are asked for: "
+                f"{self.name}: the set has {most} questions, and {requested} are asked for: "
                 "take fewer, or a larger set"
             )
-        return wanted
+        return requested
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One example in the making: its task's name and room for the answer, its recipe and number."""
+    """One example being made: its task's name, the room for its answer, its recipe and number."""
 
     task: str
     answer_tokens: int
@@ -151,10 +151,10 @@ class Draft:
         self, problem: str, build: Callable[[int], str], weigh: Callable[[int], float] = float
     ) -> tuple[str, int, int]:
         """The document of the recipe's length, its tokens and its size: see `fit`. Raises `SettingsError`."""
-        found = fit(build, self.limit_tokens(problem), self.recipe.count_tokens, weigh)
-        if found is None:
+        fitted = fit(build, self.limit_tokens(problem), self.recipe.count_tokens, weigh)
+        if fitted is None:
             raise self.too_short()
-        return found
+        return fitted
 
     def too_short(self) -> SettingsError:
         """The error for a length that is too small for an example."""
@@ -174,7 +174,7 @@ class Draft:
     ) -> Example:
         """The finished example; its document has `tokens` tokens.
 
-        Its `id` tells what it depends on: an example of no size is a row of its set, whatever the seed.
+        Its `id` names what it depends on: an example without a size is a row of its set, whatever the seed.
         """
         size = self.recipe.length_tokens or self.recipe.documents
         made = f"{size}-{self.recipe.seed}-" if size else ""

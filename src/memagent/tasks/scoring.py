@@ -1,4 +1,4 @@
-"""Score a prediction against the gold answers, and say how sure a mean score is.
+"""Score a prediction against the gold answers.
 
 Every scorer takes the prediction and all gold answers and returns a score from 0 to 1. An empty prediction
 always scores 0. For the choice of the text to score, see `extract_answer`.
@@ -11,7 +11,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from math import sqrt
 from statistics import fmean
 from unicodedata import category, normalize
 
@@ -39,7 +38,6 @@ _DECLINES = re.compile(
     re.IGNORECASE,
 )
 _BOX_REACH = 300  # characters
-_Z95 = 1.959964
 
 
 def string_match_all(prediction: str, answers: tuple[str, ...]) -> float:
@@ -74,7 +72,9 @@ def substring_match(prediction: str, answers: tuple[str, ...]) -> float:
     pairs = (
         pair
         for dash in ("", " ")
-        for pair in _pair_up(_in_ascii(prediction, dash), tuple(_in_ascii(it, dash) for it in answers))
+        for pair in _pair_up(
+            _in_ascii(prediction, dash), tuple(_in_ascii(answer, dash) for answer in answers)
+        )
     )
     return float(any(re.search(_START + re.escape(gold) + _END, ours) for ours, gold in pairs))
 
@@ -164,48 +164,11 @@ def extract_answer(text: str) -> str:
     return text.strip()
 
 
-def confidence_interval(scores: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the mean score: Wilson's if all scores are 0 or 1, else the normal one.
-
-    The normal one adds two questions, one that scores 0 and one that scores 1, so that it is not too narrow
-    for few questions (as in Agresti and Caffo, 2000). With fewer than two scores it is 0 to 1. To compare two
-    readers of the same questions, use `paired_interval`.
-    """
-    count = len(scores)
-    if count < 2:
-        return 0.0, 1.0
-    if any(score not in (0, 1) for score in scores):
-        low, high = _normal_interval(sum(scores) + 1, sum(it * it for it in scores) + 1, count + 2)
-        return max(0.0, low), min(1.0, high)
-    mean, shrink = fmean(scores), 1 + _Z95**2 / count
-    middle = (mean + _Z95**2 / (2 * count)) / shrink
-    half = _Z95 * sqrt(mean * (1 - mean) / count + (_Z95 / (2 * count)) ** 2) / shrink
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the mean difference of two readers' scores, question by question.
-
-    For scores of 0 and 1 it is that of Agresti and Min (2005): the normal one with two more questions, one
-    that neither reader won and one that each won by half. So its width is never 0.
-    """
-    squares = sum(it * it for it in differences) + 1
-    low, high = _normal_interval(sum(differences), squares, len(differences) + 2)
-    return max(-1.0, low), min(1.0, high)
-
-
-def _normal_interval(total: float, squares: float, count: int) -> tuple[float, float]:
-    """The 95% interval of the mean of `count` values, from their sum and the sum of their squares."""
-    mean = total / count
-    half = _Z95 * sqrt((squares / count - mean**2) / count)
-    return mean - half, mean + half
-
-
 def _in_ascii(text: str, dash: str) -> str:
     """The text in compatible characters, with `dash` for each dash and a full stop for other marks."""
     kinds = {"Pd": dash, "Cf": ""} | dict.fromkeys(_MARKS, ".")
     return _DASH_OR_BEYOND.sub(
-        lambda it: kinds.get(category(it[0]), it[0]), normalize("NFKC", _with_minus(text))
+        lambda match: kinds.get(category(match[0]), match[0]), normalize("NFKC", _with_minus(text))
     )
 
 
@@ -214,7 +177,7 @@ def _lower(text: str) -> str:
 
 
 def _with_minus(text: str) -> str:
-    """The text with a hyphen for each minus sign; what is scored as published stays as it is."""
+    """The text with a hyphen for each minus sign; published scorers see the text unchanged."""
     return text.replace("\u2212", "-")
 
 
@@ -255,7 +218,7 @@ def _rouge(ours: list[list[str]], gold: list[list[str]]) -> float:
 
 
 def _common_words(gold: list[str], ours: list[str]) -> Iterator[str]:
-    """The words of the longest common subsequence; of several, the one that the package finds."""
+    """The words of the longest common subsequence; if there are several, the one that the package finds."""
     lengths = [[0] * (len(ours) + 1)]  # (words of gold + 1, words of ours + 1)
     for word in gold:
         above, row = lengths[-1], [0]

@@ -115,10 +115,10 @@ def distinct_words(source: random.Random) -> Iterator[str]:
 
 def coin_words(source: random.Random, count: int, letters: int, alphabet: str) -> list[str]:
     """`count` different words of random letters, in the order in which they came up."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found["".join(source.choices(alphabet, k=letters))] = None
-    return list(found)
+    coined: dict[str, None] = {}
+    while len(coined) < count:
+        coined["".join(source.choices(alphabet, k=letters))] = None
+    return list(coined)
 
 
 @cache

@@ -37,20 +37,20 @@ def load_function(name: str) -> Callable[..., Any]:
 
     Raises `SettingsError` if there is no such function, or if its module fails to load.
     """
-    place, _, function = name.rpartition(":")
-    if not place or not function:
+    origin, _, function = name.rpartition(":")
+    if not origin or not function:
         raise SettingsError(f"{name!r} names no function: write module:function or file.py:function")
-    path = Path(place)
+    path = Path(origin)
     if path.suffix == ".py" and not path.is_file():
         raise SettingsError(f"there is no file {path}")
     try:
-        module = _load_file(path) if path.suffix == ".py" else importlib.import_module(place)
+        module = _load_file(path) if path.suffix == ".py" else importlib.import_module(origin)
     except Exception as error:  # it is the user's code
-        raise SettingsError(f"{place} cannot be loaded ({type(error).__name__}: {error})") from error
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise SettingsError(f"{place} has no function {function!r}")
-    return found  # type: ignore[no-any-return]
+        raise SettingsError(f"{origin} cannot be loaded ({type(error).__name__}: {error})") from error
+    loaded = getattr(module, function, None)
+    if not callable(loaded):
+        raise SettingsError(f"{origin} has no function {function!r}")
+    return loaded  # type: ignore[no-any-return]
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -63,7 +63,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 class ExampleSource(NamedTuple):
-    """A function from a number to an example, and how many examples there are; None if there is no end."""
+    """A function from a number to an example, and how many examples there are; None if they have no end."""
 
     example: Callable[[int], Example]
     size: int | None = None
@@ -83,13 +83,13 @@ class Data:
         source = self._sources[number]
         if source.size is None:
             return _take(source, turn)
-        epoch, place = divmod(turn, source.size)
-        return _take(source, self._order(number, epoch)[place])
+        epoch, index = divmod(turn, source.size)
+        return _take(source, self._order(number, epoch)[index])
 
     def first(self, count: int) -> list[Example]:
         """The first `count` examples, unshuffled; fewer if the sources are files that hold fewer."""
         turns = zip_longest(*(_take_all(source) for source in self._sources))
-        return list(islice((it for turn in turns for it in turn if it is not None), count))
+        return list(islice((example for turn in turns for example in turn if example is not None), count))
 
     def every(self, count: int) -> Iterator[Example]:
         """All examples of the files, and the first `count` of each function."""
@@ -131,7 +131,7 @@ def load_data(names: Sequence[str], seed: int, count_tokens: TokenCounter) -> Da
 
 
 def _open_source(name: str, count_tokens: TokenCounter) -> ExampleSource:
-    """A function, or a file: only the places of JSON lines are held, a list or gzipped file is held whole."""
+    """A function, or a file: JSON lines stay on disk, a list or a gzipped file is kept in memory."""
     path = Path(name)
     if ":" in name and not path.exists():
         return ExampleSource(load_function(name))
@@ -150,7 +150,7 @@ async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Traje
     """Write the trajectories as they come and return how many there were.
 
     The file appears once it is complete. Raises `SettingsError` if it cannot be written, and if there are no
-    trajectories: a file that exists is then left as it is.
+    trajectories: an existing file is then left as it is.
     """
     count = 0
     with new_file(Path(path)) as file:

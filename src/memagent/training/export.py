@@ -1,6 +1,6 @@
 """Export a run's policy as a PEFT adapter, merged weights, a whole GGUF model or a GGUF adapter.
 
-Each is written to a temporary place and moved to its own once complete. Not supported: GGUF files with
+Each is written to a temporary path and moved to its own once complete. Not supported: GGUF files with
 k-quants (use llama.cpp's `llama-quantize`), and GGUF files of models that did not start from one.
 """
 
@@ -61,23 +61,23 @@ def export_policy(
         raise SettingsError(
             "the policy has no LoRA because all its weights were trained: export it as merged or gguf"
         )
-    for place in (out, trained_file(out)) if to == "gguf-adapter" else (out,):
-        if place.exists():
-            raise SettingsError(f"{place} exists already: delete it, or name another place")
+    for path in (out, trained_file(out)) if to == "gguf-adapter" else (out,):
+        if path.exists():
+            raise SettingsError(f"{path} exists already: delete it, or name another place")
     try:
-        with write_in_place(out) as place:
+        with write_in_place(out) as path:
             match to:
                 case "adapter":
                     # Otherwise PEFT asks the hub about the base model's embeddings.
-                    model.save_pretrained(place, save_embedding_layers=False)
-                    write_trained(place, trained)
+                    model.save_pretrained(path, save_embedding_layers=False)
+                    write_trained(path, trained)
                 case "merged":
-                    _strip_quantisation(_merge_lora(model)).save_pretrained(place)
-                    tokenizer.save_pretrained(place)
+                    _strip_quantisation(_merge_lora(model)).save_pretrained(path)
+                    tokenizer.save_pretrained(path)
                 case "gguf":
-                    _write_gguf(_merge_lora(model), place, base_gguf, quantisation)
+                    _write_gguf(_merge_lora(model), path, base_gguf, quantisation)
                 case "gguf-adapter":
-                    _write_gguf_adapter(model, place, trained.budgets)
+                    _write_gguf_adapter(model, path, trained.budgets)
         if to == "gguf-adapter":
             write_trained(out, trained)
     except (OSError, SafetensorError) as error:
@@ -107,7 +107,7 @@ def _strip_quantisation(model: PreTrainedModel) -> PreTrainedModel:
     return plain
 
 
-def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: Path | None, quantisation: str) -> None:
+def _write_gguf(model: PreTrainedModel, path: Path, base_gguf: Path | None, quantisation: str) -> None:
     if base_gguf is None:
         raise SettingsError(
             "only a policy that started from a GGUF file can be exported as one: export this one as "
@@ -121,15 +121,15 @@ def _write_gguf(model: PreTrainedModel, place: Path, base_gguf: Path | None, qua
         written.add(name)
         return layout.arrange(*weights[name]) if name in weights else None
 
-    requantise(base_gguf, place, quantisation, values_of)
+    requantise(base_gguf, path, quantisation, values_of)
     tied = {"output.weight"} if model.config.tie_word_embeddings else set()
     if missing := weights.keys() - written - tied:
         raise SettingsError(f"{base_gguf} lacks {min(missing)}: name the GGUF that the policy started from")
 
 
-def _write_gguf_adapter(model: Any, place: Path, budgets: Mapping[str, int]) -> None:
+def _write_gguf_adapter(model: Any, path: Path, budgets: Mapping[str, int]) -> None:
     layout = layout_of(model.config)
-    writer = gguf.GGUFWriter(place, layout.architecture)
+    writer = gguf.GGUFWriter(path, layout.architecture)
     try:
         writer.add_type(gguf.GGUFType.ADAPTER)
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")

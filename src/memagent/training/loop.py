@@ -1,4 +1,4 @@
-"""Train as a settings file says: a warm start by imitation, then reinforcement.
+"""Train as a settings file says: a warm start by supervised fine-tuning (SFT), then reinforcement.
 
 The settings determine a run. All sampling depends only on the seed and the position in the data, so a run
 that is killed and resumed has the same metrics as one that is not.
@@ -34,7 +34,7 @@ from memagent.training.run import (
 )
 from memagent.training.serving import open_server
 from memagent.training.settings import TrainingSettings
-from memagent.training.warm_start import imitate, is_file
+from memagent.training.warm_start import fine_tune, is_file
 
 _MAY_CHANGE: Any = {
     "steps": True, "checkpoint_every": True, "keep": True, "policy": {"gradient_checkpointing"},
@@ -55,7 +55,7 @@ async def train(
 
     Raises `SettingsError` for settings that cannot be used or that differ from those of the resumed run,
     themselves or in the files that they name, `EngineError` if a server fails for good, `TrainingError` if
-    training cannot go on.
+    training cannot continue.
     """
     if only_warm_start and not settings.warm_start.steps:
         raise SettingsError("there is no warm start: set warm_start.steps")
@@ -89,7 +89,7 @@ async def train(
                 HeldOut.forget(folder)
             if not only_warm_start:
                 check_reinforcement(run)
-            await imitate(run)
+            await fine_tune(run)
             if not only_warm_start:
                 await reinforce(run, server)
         finally:
@@ -117,8 +117,8 @@ def _with_advice() -> Iterator[None]:
 
 def _check_same(folder: Path, then: TrainingSettings, now: TrainingSettings) -> None:
     before, after = (
-        it.model_dump(mode="json", exclude=_MAY_CHANGE) | {"served": bool(it.rollout.server)}
-        for it in (then, now)
+        settings.model_dump(mode="json", exclude=_MAY_CHANGE) | {"served": bool(settings.rollout.server)}
+        for settings in (then, now)
     )
     if changed := difference(before, after):
         raise SettingsError(
@@ -137,7 +137,7 @@ def _check_unchanged(folder: Path, then: Mapping[str, str], now: Mapping[str, st
 def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngine:
     """An engine that decodes with the policy's own weights.
 
-    It caches token counts, because all attempts of a group split the same document.
+    It caches token counts, because all rollouts of a group split the same document.
     """
     engine = TransformersEngine(
         policy.network,

@@ -58,7 +58,7 @@ class MetricsLog:
     def write(self, stage: str, step: int, values: Mapping[str, float], haystack: str = "") -> None:
         """Append a line; it is on disk when this returns. Raises `SettingsError` if it cannot be written.
 
-        `haystack` names what the documents of an evaluation were made from, if they were.
+        `haystack` names what the documents of an evaluation were made from, if anything.
         """
         # JSON has neither NaN nor infinity; a loss that blew up is written as null, and read as NaN.
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
@@ -110,12 +110,12 @@ def open_metrics(
             )
         try:
             log.cut(offset or 0)
-            kept = [_parse_row(line, log.path) for line, _ in log.lines()]
+            rows = [_parse_row(line, log.path) for line, _ in log.lines()]
             write_whole(folder / SETTINGS_FILE, json.dumps(settings_record, indent=2) + "\n")
         except OSError as error:
             raise SettingsError(f"{folder} cannot be written: {reason(error)}") from error
         trackers = {
-            "TensorBoard": partial(_start_tensorboard, folder / "tensorboard", kept),
+            "TensorBoard": partial(_start_tensorboard, folder / "tensorboard", rows),
             "W&B": partial(_start_wandb, folder, settings_record),
         }
         with closing(MetricsLog(log, trackers)) as metrics:
@@ -137,14 +137,14 @@ def _parse_row(line: dict[str, Any], path: Path) -> MetricsRow:
     try:
         stage, step = str(line.pop("stage")), int(line.pop("step"))
         line.pop("haystack", None)
-        values = {name: math.nan if it is None else float(it) for name, it in line.items()}
+        values = {name: math.nan if value is None else float(value) for name, value in line.items()}
     except (ValueError, TypeError, KeyError) as error:
         raise SettingsError(f"{path} has a line that is not a row of memagent train ({error})") from error
     return MetricsRow(stage, step, values)
 
 
-def _start_tensorboard(folder: Path, kept: Iterable[MetricsRow]) -> _Tracker:
-    """Event files, rewritten from the kept rows, so that a resumed run has no step twice.
+def _start_tensorboard(folder: Path, rows: Iterable[MetricsRow]) -> _Tracker:
+    """Event files, rewritten from the `rows` so far, so that a resumed run has no step twice.
 
     Uses TensorBoard's own writer: torch's is the same, but imports torch.
     """
@@ -157,11 +157,13 @@ def _start_tensorboard(folder: Path, kept: Iterable[MetricsRow]) -> _Tracker:
     writer = EventFileWriter(str(folder))
 
     def write(row: MetricsRow) -> None:
-        points = [Summary.Value(tag=f"{row.stage}/{it}", simple_value=row.values[it]) for it in row.values]
+        points = [
+            Summary.Value(tag=f"{row.stage}/{name}", simple_value=row.values[name]) for name in row.values
+        ]
         writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=points)))
         writer.flush()
 
-    for row in kept:
+    for row in rows:
         write(row)
     return _Tracker(write, writer.close)
 
@@ -201,7 +203,7 @@ def _start_wandb(folder: Path, settings: Mapping[str, Any]) -> _Tracker:
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """What one group came to: `position` is its example's in the data, `sums` are over all conversations."""
+    """The counts of one group: `position` is its example's in the data, `sums` are over all conversations."""
 
     position: int
     rewards: tuple[float, ...]
@@ -218,20 +220,21 @@ def count_group(group: Group, position: int) -> GroupCounts:
     """Count one group."""
     sums: Counter[str] = Counter()
     longest = 0
-    for attempt in group.trajectories:
+    for trajectory in group.trajectories:
         before, cut = "", False
-        for it in attempt.conversations:
-            tokens, cut = len(it.completion.completion_ids), it.completion.finish_reason == "length"
+        for conversation in trajectory.conversations:
+            completion = conversation.completion
+            tokens, cut = len(completion.completion_ids), completion.finish_reason == "length"
             longest = max(longest, tokens)
             sums.update(conversations=1, completion_tokens=tokens)
-            if it.kind == "update":
-                sums.update(updates=1, memory_tokens=tokens, cut=cut, unchanged=it.memory == before)
+            if conversation.kind == "update":
+                sums.update(updates=1, memory_tokens=tokens, cut=cut, unchanged=conversation.memory == before)
             else:
                 sums.update(answer_tokens=tokens)
-            before = it.memory
-        if attempt.error is not None:
+            before = conversation.memory
+        if trajectory.error is not None:
             sums.update(failed=1, failed_cut=cut)
-    rewards = tuple(attempt.reward or 0.0 for attempt in group.trajectories)
+    rewards = tuple(trajectory.reward or 0.0 for trajectory in group.trajectories)
     return GroupCounts(position, rewards, longest, sums)
 
 
@@ -239,8 +242,8 @@ def compute_means(
     counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal: bool
 ) -> dict[str, float]:
     """The metrics of a step, over all its groups, including those that were dropped."""
-    rewards = [reward for it in counts for reward in it.rewards]
-    sums = sum((it.sums for it in counts), Counter[str]())
+    rewards = [reward for group in counts for reward in group.rewards]
+    sums = sum((group.sums for group in counts), Counter[str]())
     updates, answers = max(sums["updates"], 1), max(sums["conversations"] - sums["updates"], 1)
     return {
         "reward": fmean(rewards),
@@ -252,7 +255,7 @@ def compute_means(
         **{name: sums[name] for name in ("failed", "failed_cut", "conversations", "completion_tokens")},
         "memory_tokens": sums["memory_tokens"] / updates,
         "answer_tokens": sums["answer_tokens"] / answers,
-        "longest_reply_tokens": max(it.longest_reply_tokens for it in counts),
+        "longest_reply_tokens": max(group.longest_reply_tokens for group in counts),
         "cut": sums["cut"] / updates,
         "unchanged": sums["unchanged"] / updates,
     }
@@ -278,4 +281,4 @@ def compute_update_means(everywhere: Sequence[Mapping[str, float]]) -> dict[str,
 
 def select_groups(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
     """The positions of the groups that are trained on, in the data's order."""
-    return sorted(it.position for it in counts if not (drop_equal and it.equal))
+    return sorted(group.position for group in counts if not (drop_equal and group.equal))

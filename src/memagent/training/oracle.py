@@ -1,7 +1,7 @@
 """The perfect memory-writer: an engine that knows what each example's answer follows from.
 
-It runs the package's workflows unchanged, so a warm start imitates conversations with exactly the prompts of
-a read. It never says ENOUGH: what was read does not tell whether more is to come. What it writes down is the
+It runs the package's workflows unchanged, so a warm start trains on conversations with exactly the prompts
+of a read. It never says ENOUGH, since what was read does not tell whether more is to come. It notes the
 evidence it has seen, or the words it has counted.
 """
 
@@ -20,10 +20,10 @@ from memagent.documents.tokens import shorten
 from memagent.errors import EngineError, SettingsError
 from memagent.prompts import MEMORY, UNCHANGED, Prompts
 from memagent.tasks import TASKS
-from memagent.tasks.corpora import SENTENCE_END
 from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.scoring import is_absent, substring_match
 from memagent.tasks.words import CODED_NOISE
+from memagent.text import SENTENCE_END
 from memagent.types import Completion, Engine, Example, Message, Model, Sampling, TokenCounter, Usage
 
 REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."
@@ -36,18 +36,18 @@ _TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
 _TALLY_TIMES = 4  # times as many words are counted as asked for: lower ranks may still rise
 
 
-class Player(Engine, Protocol):
+class Expert(Engine, Protocol):
     """An engine to imitate, for one read; `erred` holds its replies that are not to be imitated."""
 
     erred: set[str]
 
 
-MakePlayer = Callable[[Example, Prompts, Model], Player]
-"""Makes the player of an example, with the prompts of its read, for the model being trained."""
+MakeExpert = Callable[[Example, Prompts, Model], Expert]
+"""Makes the expert of an example, with the prompts of its read, for the model being trained."""
 
 
 class Oracle:
-    """The perfect player of one example.
+    """The perfect expert for one example.
 
     It replies to an update with the memory so far and the evidence in the chunk. If there is none, it replies
     UNCHANGED if the prompt offers that word, and otherwise with the memory as it is. At the end it gives the
@@ -63,9 +63,9 @@ class Oracle:
         mark = text_document(example.document, is_example=True).mark
         self.prompts = prompts.for_document(mark, guards_turns=model.reads_turn_tokens, asks=False)
         self._document = self._clean(example.document)
-        shown = replace(example, evidence=tuple(map(self._clean, example.evidence)))
+        cleaned = replace(example, evidence=tuple(map(self._clean, example.evidence)))
         solve = WordCounts if example.task in _TALLIED else Notes
-        self._solution = solve(shown, self._document, self._count_tokens)
+        self._solution = solve(cleaned, self._document, self._count_tokens)
         self._position = 0
         self._noted = ""
         self._memory = ""
@@ -112,9 +112,11 @@ class Oracle:
 
     def _add_mistake(self, chunk: str, limit_tokens: int) -> str:
         """The memory with a sentence of the chunk that does not belong there; empty if none fits."""
-        wanted = _words(self._example.problem)
+        problem_words = _words(self._example.problem)
         sentences = _SENTENCE_ENDS.split(chunk.strip())
-        for sentence in sorted(sentences, key=lambda it: len(wanted & _words(it)), reverse=True):
+        for sentence in sorted(
+            sentences, key=lambda sentence: len(problem_words & _words(sentence)), reverse=True
+        ):
             after = f"{self._noted}\n{sentence}".strip()
             if self._count_tokens(after) <= limit_tokens:
                 return after
@@ -175,8 +177,8 @@ class Notes:
         self._count_tokens = count_tokens
         self._sentences = list(_find_sentences(example, document))
         answer = re.compile("|".join(map(re.escape, example.answers)), re.IGNORECASE)
-        found = (answer.finditer(document, it.start, it.end) for it in self._sentences)
-        self._answers = [match.span() for matches in found for match in matches]
+        searches = (answer.finditer(document, sentence.start, sentence.end) for sentence in self._sentences)
+        self._answers = [match.span() for matches in searches for match in matches]
         self._notes: list[Span] = []
 
     def see(self, start: int, end: int, limit_tokens: int) -> str:
@@ -185,7 +187,9 @@ class Notes:
             if note := self._note(sentence, start, end):
                 self._notes.append(note)
         while self._notes and self._count_tokens(self._text()) > limit_tokens:
-            self._notes.remove(max(self._notes, key=lambda it: (not self._tells(it), it.end - it.start)))
+            self._notes.remove(
+                max(self._notes, key=lambda note: (not self._tells(note), note.end - note.start))
+            )
         return self._text()
 
     def answer(self) -> str:
@@ -202,8 +206,8 @@ class Notes:
         task = TASKS.get(self._example.task)
         if task and task.wants_all:
             memory = memory.lower()
-            found = [answer for answer in answers if answer.lower() in memory]
-            return sorted(found, key=lambda it: memory.find(it.lower()))
+            present = [answer for answer in answers if answer.lower() in memory]
+            return sorted(present, key=lambda answer: memory.find(answer.lower()))
         noted = {note.passage for note in self._notes}
         evidence = enumerate(self._example.evidence)
         complete = all(number in noted or text in memory for number, text in evidence)
@@ -218,10 +222,10 @@ class Notes:
         note = Span(start, start + len(text.strip()), sentence.passage)
         if note.start == note.end:
             return None
-        if any(sentence.start <= it.start < it.end <= start for it in self._notes):
+        if any(sentence.start <= earlier.start < earlier.end <= start for earlier in self._notes):
             return note
         large = note.end - note.start >= _MIN_PIECE * (sentence.end - sentence.start)
-        known = any(text.strip() == self._document[it.start : it.end] for it in self._notes)
+        known = any(text.strip() == self._document[earlier.start : earlier.end] for earlier in self._notes)
         return note if (large or self._tells(note)) and not known else None
 
     def _tells(self, note: Span) -> bool:
@@ -247,15 +251,15 @@ def _find_sentences(example: Example, document: str) -> Iterator[Span]:
 
 
 def _find_passages(example: Example, document: str) -> Sequence[tuple[int, str]]:
-    """Where the passages start. A title may occur often; its last place before the next passage counts."""
-    places: list[tuple[int, str]] = []
+    """Where the passages start. A title may occur often; its last position before the next passage counts."""
+    positions: list[tuple[int, str]] = []
     before = len(document)
     for text in reversed(example.evidence):
-        before = document.rfind(text, 0, before + len(text) - 1 if places else before)
+        before = document.rfind(text, 0, before + len(text) - 1 if positions else before)
         if before < 0:
             raise SettingsError(f"{example.id}: the evidence {text!r} is not in the document or out of order")
-        places.append((before, text))
-    return places[::-1]
+        positions.append((before, text))
+    return positions[::-1]
 
 
 class WordCounts:
@@ -268,7 +272,7 @@ class WordCounts:
         self._document = document
         self._count_tokens = count_tokens
         self._between = _TALLIED[example.task]
-        self._wanted = len(example.answers)
+        self._most_words = len(example.answers)
         self._counts: list[tuple[str, int]] = []
 
     def see(self, start: int, end: int, limit_tokens: int) -> str:
@@ -277,14 +281,14 @@ class WordCounts:
         counts.update(self._between.split(self._document[start:end].strip()))
         for no_word in ("", CODED_NOISE):
             del counts[no_word]
-        self._counts = counts.most_common(_TALLY_TIMES * self._wanted)
+        self._counts = counts.most_common(_TALLY_TIMES * self._most_words)
         while self._counts and self._count_tokens(self._text()) > limit_tokens:
             self._counts.pop()
         return self._text()
 
     def answer(self) -> str:
         """The most common words."""
-        return ", ".join(word for word, _ in self._counts[: self._wanted]) or REFUSAL
+        return ", ".join(word for word, _ in self._counts[: self._most_words]) or REFUSAL
 
     def _text(self) -> str:
         return ", ".join(f"{word} {count}" for word, count in self._counts)

@@ -1,4 +1,4 @@
-"""Several processes that train one policy, each with its own GPU or CPU cores and its share of the attempts.
+"""Several processes that train one policy, each with its own GPU or CPU cores and its share of the rollouts.
 
 Every process has all weights and computes the gradient of its own sequences; their sum is the same as in one
 process. Started by `torchrun` or `accelerate launch`; in a single process, nothing here has any effect.
@@ -27,14 +27,14 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        wanted = int(os.environ.get("WORLD_SIZE", "1"))
-        self._accelerator: Any = _accelerator() if wanted > 1 else None
+        requested = int(os.environ.get("WORLD_SIZE", "1"))
+        self._accelerator: Any = _accelerator() if requested > 1 else None
         self.number: int = self._accelerator.process_index if self._accelerator else 0
         self.count: int = self._accelerator.num_processes if self._accelerator else 1
         self.device: str | None = str(self._accelerator.device) if self._accelerator else None
-        if self.count != wanted:
+        if self.count != requested:
             raise SettingsError(
-                f"WORLD_SIZE is {wanted}, but the training processes found are {self.count}: "
+                f"WORLD_SIZE is {requested}, but the training processes found are {self.count}: "
                 "start them with torchrun or accelerate launch, or unset WORLD_SIZE for a single one"
             )
 
@@ -83,6 +83,6 @@ def _accelerator() -> Any:
         return None
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    # Without a GPU it would look for one all the same, and take each process for the only one.
+    # Unless told otherwise, it looks for a GPU even without one, and takes each process for the only one.
     patience = InitProcessGroupKwargs(timeout=_PATIENCE)
     return Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[patience])

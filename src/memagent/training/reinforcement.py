@@ -1,6 +1,6 @@
-"""Reinforcement, step by step: attempts, rewards, an update; then metrics, an evaluation, a checkpoint.
+"""Reinforcement, step by step: rollouts, rewards, an update; then metrics, an evaluation, a checkpoint.
 
-From an attempt's reward to the gradient: `objective` has the maths, `learner` what is done with it.
+From a trajectory's reward to the gradient: `objective` has the maths, `learner` what is done with it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from memagent.errors import TrainingError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
+from memagent.evaluation.statistics import confidence_interval
 from memagent.settings import Settings
 from memagent.tasks import load_examples, write_examples
-from memagent.tasks.scoring import confidence_interval
 from memagent.training.data import load_data
 from memagent.training.metrics import GroupCounts, compute_means, count_group, select_groups
 from memagent.training.optimization.learner import Learner, Sums, group_sequences, learning_rate
-from memagent.training.rollout import Rollout, check_prompts, load_reward
+from memagent.training.rewards import check_prompts, load_reward
+from memagent.training.rollout import Rollout
 from memagent.training.run import CHECKPOINTS, RunState, TrainingPosition, load_checkpoint, write_tensors
 from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
@@ -69,11 +70,11 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
     idle, drops = 0, settings.rollout.drops_equal
     while position.step < settings.steps:
         started = time.perf_counter()
-        made = await _make_attempts(run, rollout)
+        made = await _roll_out(run, rollout)
         seconds = time.perf_counter() - started
         sums = update(learner, made.groups, select_groups(made.counts, drops), settings, position.step)
         position.step += 1
-        idle = idle + 1 if all(it.equal for it in made.counts) else 0
+        idle = idle + 1 if all(group.equal for group in made.counts) else 0
         if idle == _IDLE_STEPS and run.ranks.main:
             _log.warning(_IDLE, idle)
         values = compute_means(made.counts, made.rounds, made.skipped, drops) | run.means(sums)
@@ -89,8 +90,8 @@ async def reinforce(run: RunState, server: Server | None = None) -> None:
 
 
 @dataclass(slots=True)
-class _Attempts:
-    """A step's attempts: this process's groups by position, and the counts of all processes' groups.
+class _Rollouts:
+    """A step's rollouts: this process's groups by position, and the counts of all processes' groups.
 
     `rounds` counts the draws of examples, `skipped` the examples that could not be read.
     """
@@ -101,19 +102,19 @@ class _Attempts:
     skipped: int = 0
 
 
-async def _make_attempts(run: RunState, rollout: Rollout) -> _Attempts:
-    """Make the attempts of the next step. Raises `TrainingError` if none of its examples could be read."""
-    wanted, made = run.settings.rollout, _Attempts()
-    while made.rounds < 1 + wanted.refills:
-        missing = wanted.groups - len(select_groups(made.counts, wanted.drops_equal))
+async def _roll_out(run: RunState, rollout: Rollout) -> _Rollouts:
+    """Roll out the next step. Raises `TrainingError` if none of its examples could be read."""
+    settings, made = run.settings.rollout, _Rollouts()
+    while made.rounds < 1 + settings.refills:
+        missing = settings.groups - len(select_groups(made.counts, settings.drops_equal))
         if not missing:
             break
         first = run.position.example
         run.position.example += missing
         mine = run.ranks.share(range(first, first + missing))
         seeds = [f"{run.settings.seed}/{position}" for position in mine]
-        found = await rollout.groups([run.data.at(position) for position in mine], seeds)
-        new = {position: group for position, group in zip(mine, found, strict=True) if group}
+        groups = await rollout.groups([run.data.at(position) for position in mine], seeds)
+        new = {position: group for position, group in zip(mine, groups, strict=True) if group}
         made.groups |= new
         counts = run.ranks.gather([count_group(group, position) for position, group in new.items()])
         made.counts += counts
@@ -135,13 +136,13 @@ def update(
     `groups` are this process's, by their positions in the data; `order` has the positions of all groups.
     `step` rollout steps have been taken before.
     """
-    wanted, sums = settings.optimizer, Sums(float)
-    rate = learning_rate(wanted, step, settings.steps)
-    for part in range(wanted.updates):
-        chosen = order[part * len(order) // wanted.updates : (part + 1) * len(order) // wanted.updates]
+    optimizer, sums = settings.optimizer, Sums(float)
+    rate = learning_rate(optimizer, step, settings.steps)
+    for part in range(optimizer.updates):
+        chosen = order[part * len(order) // optimizer.updates : (part + 1) * len(order) // optimizer.updates]
         if chosen:
             mine = [groups[position] for position in chosen if position in groups]
-            sequences = [it for group in mine for it in group_sequences(group, settings.loss)]
+            sequences = [sequence for group in mine for sequence in group_sequences(group, settings.loss)]
             for name, value in learner.reinforce(sequences, settings.loss, rate).items():
                 sums[name] += value
     return sums
@@ -191,11 +192,11 @@ class HeldOut:
         self._folder = run / "evaluation"
         self._examples = run / "held_out.jsonl"
         self.haystack = ""
-        wanted = settings.evaluation
-        if wanted.every and not self._examples.is_file():
-            data = load_data(wanted.examples, settings.seed, engine.model.count_tokens)
+        evaluation = settings.evaluation
+        if evaluation.every and not self._examples.is_file():
+            data = load_data(evaluation.examples, settings.seed, engine.model.count_tokens)
             run.mkdir(parents=True, exist_ok=True)
-            write_examples(self._examples, data.first(wanted.count))
+            write_examples(self._examples, data.first(evaluation.count))
 
     def compare(self) -> None:
         """Warn if the run trains on examples that it holds out, too.
@@ -203,13 +204,13 @@ class HeldOut:
         Raises `SettingsError` for a row of its files that is not an example: it would end the run later.
         """
         settings = self._settings
-        kept = load_examples(self._examples) if settings.evaluation.every else ()
-        held_out = [(it.problem, it.document) for it in kept]
-        imitated = settings.warm_start.examples if settings.warm_start.steps else ()
-        data = load_data((*settings.data.examples, *imitated), settings.seed, len)  # no length is used
-        trained = ((it.problem, it.document) for it in data.every(len(held_out)))
+        examples = load_examples(self._examples) if settings.evaluation.every else ()
+        held_out = [(example.problem, example.document) for example in examples]
+        fine_tuned = settings.warm_start.examples if settings.warm_start.steps else ()
+        data = load_data((*settings.data.examples, *fine_tuned), settings.seed, len)  # no length is used
+        trained = ((example.problem, example.document) for example in data.every(len(held_out)))
         shared = set(held_out).intersection(trained)
-        if count := sum(it in shared for it in held_out):
+        if count := sum(pair in shared for pair in held_out):
             _log.warning(_SHARED, count, len(held_out))
 
     @staticmethod
@@ -219,8 +220,12 @@ class HeldOut:
 
     def due(self, step: int) -> bool:
         """Whether to evaluate the policy after this many steps."""
-        wanted, last = self._settings.evaluation, step == self._settings.steps
-        return bool(wanted.every) and (step % wanted.every == 0 or last) and (wanted.before or step > 0)
+        evaluation, last = self._settings.evaluation, step == self._settings.steps
+        return (
+            bool(evaluation.every)
+            and (step % evaluation.every == 0 or last)
+            and (evaluation.before or step > 0)
+        )
 
     async def score(self, step: int) -> dict[str, float]:
         """Evaluate the current policy. Rows that an interrupted run left are discarded."""

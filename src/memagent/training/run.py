@@ -58,13 +58,13 @@ class RunState:
     optimizer: dict[str, Any] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def learner(self, taken: int, betas: tuple[float, float] | None = None) -> Learner:
-        """The learner of a stage that has `taken` steps: with the checkpoint's optimizer, or else a new one.
+    def learner(self, steps_taken: int, betas: tuple[float, float] | None = None) -> Learner:
+        """The learner of a stage after `steps_taken`: with the checkpoint's optimizer, or else a new one.
 
         `betas` are those of another stage than reinforcement.
         """
         learner = Learner(self.policy, self.settings.optimizer, self.ranks, betas)
-        if self.optimizer and taken:
+        if self.optimizer and steps_taken:
             learner.load_state(self.optimizer)
         self.optimizer = None
         return learner
@@ -80,9 +80,9 @@ class RunState:
             self.observer.row(stage, step, values)
 
     def saves(self, learner: Learner, steps: int) -> bool:
-        """Whether to save after so many steps of a stage.
+        """Whether to save after this many steps of a stage.
 
-        Not while gradients are not finite: that would push out a checkpoint from before the weights broke.
+        Not while gradients are not finite: that would replace a checkpoint from before the weights broke.
         """
         return steps % self.settings.checkpoint_every == 0 and not learner.skipped
 
@@ -119,8 +119,8 @@ def write_tensors(path: Path, state: dict[str, Any]) -> None:
     for left in path.parent.glob(".*.pt.*"):
         shutil.rmtree(left, ignore_errors=True)
     try:
-        with write_in_place(path) as place:
-            torch.save(state, place)
+        with write_in_place(path) as temporary:
+            torch.save(state, temporary)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
     except RuntimeError as error:  # torch does not say why
@@ -145,4 +145,4 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 def _list_checkpoints(run: Path) -> list[Path]:
     numbered = {path.stem.removeprefix("step-"): path for path in (run / CHECKPOINTS).glob("step-*.pt")}
-    return [numbered[it] for it in sorted(filter(str.isdecimal, numbered), key=int)]
+    return [numbered[step] for step in sorted(filter(str.isdecimal, numbered), key=int)]

@@ -43,11 +43,11 @@ class Server:
             self.engine.model = replace(self.engine.model, name=name)
         if self._push == "none" or not main:
             return
-        place = self._folder / name
-        shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
+        folder = self._folder / name
+        shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted run
         if self._push == "vllm-lora":
-            export_policy(policy.model, policy.tokenizer, "adapter", place)
-            body = {"lora_name": name, "lora_path": str(place)}
+            export_policy(policy.model, policy.tokenizer, "adapter", folder)
+            body = {"lora_name": name, "lora_path": str(folder)}
             try:
                 await self._post("load_lora_adapter", body)
             except EngineError:  # an interrupted run may have left one of this name
@@ -57,10 +57,10 @@ class Server:
             if old.startswith("policy-"):
                 await self._post("unload_lora_adapter", {"lora_name": old})
         else:
-            export_policy(policy.model, policy.tokenizer, "merged", place)
-            await self._post("../update_weights_from_disk", {"model_path": str(place)})
+            export_policy(policy.model, policy.tokenizer, "merged", folder)
+            await self._post("../update_weights_from_disk", {"model_path": str(folder)})
         for other in self._folder.glob("policy-*"):
-            if other != place:
+            if other != folder:
                 shutil.rmtree(other)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
@@ -78,25 +78,25 @@ async def open_server(settings: TrainingSettings, policy: Policy, run: Path) -> 
 
     Raises `EngineError` if it cannot be reached, `SettingsError` if the policy cannot be pushed there.
     """
-    wanted = settings.rollout
-    if wanted.push == "vllm-lora" and not policy.has_adapter:
+    rollout = settings.rollout
+    if rollout.push == "vllm-lora" and not policy.has_adapter:
         raise SettingsError(
             "rollout.push vllm-lora can push only a LoRA: set policy.lora_rank, or another rollout.push"
         )
     connection = Connection(
-        base_url=wanted.server,
+        base_url=rollout.server,
         api_key=settings.engine.api_key,
-        concurrency=wanted.rows,
+        concurrency=rollout.rows,
         timeout_seconds=settings.engine.timeout_seconds,
         retries=settings.engine.retries,
         record=True,
         verbatim=True,
-        direct=is_own(wanted.server),
+        direct=is_own(rollout.server),
         # vLLM's prefix cache knows a LoRA by its name and path: what it computed with those of an earlier
         # run, or of this one before it was resumed, must not be used again.
-        extra={"cache_salt": secrets.token_hex(8)} if wanted.push == "vllm-lora" else None,
+        extra={"cache_salt": secrets.token_hex(8)} if rollout.push == "vllm-lora" else None,
     )
-    engine = await connect(wanted.served_model, connection)
+    engine = await connect(rollout.served_model, connection)
     name = str(policy.tokenizer.name_or_path)
     window = settings.engine.window_tokens or engine.model.window_tokens
     engine.model = replace(

@@ -89,7 +89,7 @@ class RolloutSettings(StrictModel):
 class LossSettings(StrictModel):
     """The objective. `clip_low` and `clip_high` bound the ratio, `dual_clip` the loss where A < 0.
 
-    `kl_weight` is beta. For comparison, `credit` "answer" trains on an attempt's last conversation only.
+    `kl_weight` is beta. For comparison, `credit` "answer" trains on a trajectory's last conversation only.
     """
 
     clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -129,11 +129,11 @@ class OptimizerSettings(ScheduleSettings):
 
 
 class WarmStartSettings(ScheduleSettings):
-    """Imitation before reinforcement, of `count` trajectories.
+    """Supervised fine-tuning (SFT) before reinforcement, on `count` trajectories.
 
     `trajectories` is a file of `memagent train collect`, "oracle", a function from an example to a
-    `Trajectory`, or a class in the oracle's place, a `MakePlayer`. What follows a mistake of the oracle is
-    imitated, so that the model learns to drop what it should not have noted; the mistake is not. Each step
+    `Trajectory`, or a class in the oracle's place, a `MakeExpert`. What follows a mistake of the oracle is
+    trained on, so that the model learns to drop what it should not have noted; the mistake is not. Each step
     draws `sequences`, up to `neighbours` at a time with a common prompt prefix.
     """
 
@@ -191,9 +191,9 @@ class TrainingSettings(StrictModel):
         Raises `SettingsError` for a file that cannot be read.
         """
         values = [getattr(getattr(self, part), name) for part, names in _TRAINED_ON.items() for name in names]
-        texts = [it for value in values if value for it in ([value] if isinstance(value, str) else value)]
+        texts = [text for value in values if value for text in ([value] if isinstance(value, str) else value)]
         try:
-            return {str(it): file_digest(it).hex() for it in map(_file_of, texts) if it.is_file()}
+            return {str(file): file_digest(file).hex() for file in map(_file_of, texts) if file.is_file()}
         except OSError as error:
             raise SettingsError(f"{error.filename} cannot be read: {reason(error)}") from error
 
@@ -208,8 +208,8 @@ def load_training(path: str | Path, overrides: Mapping[str, Any] | None = None) 
     Raises `SettingsError` naming the file and everything that is wrong.
     """
     path = Path(path)
-    place = f"{path}, as changed" if overrides else str(path)
-    settings = build(TrainingSettings, _merge(read_toml(path), overrides or {}), place)
+    where = f"{path}, as changed" if overrides else str(path)
+    settings = build(TrainingSettings, _merge(read_toml(path), overrides or {}), where)
     return _locate(settings, path.absolute().parent)  # the same run, wherever it is resumed from
 
 
@@ -222,15 +222,15 @@ def _locate(settings: TrainingSettings, folder: Path) -> TrainingSettings:
     parts: dict[str, StrictModel] = {}
     for part, names in (_TRAINED_ON | {"engine": ("model", "adapter", "tokenizer")}).items():
         own = getattr(settings, part)
-        given = {it: value for it in names if (value := getattr(own, it))}
+        given = {name: value for name in names if (value := getattr(own, name))}
         parts[part] = own.replace(
-            **{it: find(v) if isinstance(v, str) else tuple(map(find, v)) for it, v in given.items()}
+            **{name: find(v) if isinstance(v, str) else tuple(map(find, v)) for name, v in given.items()}
         )
     return settings.replace(**parts)
 
 
 def _file_of(name: str) -> Path:
-    """The file that a setting names: of a function, `file.py:function`, that of its code."""
+    """The file that a setting names; for a function, `file.py:function`, the file of its code."""
     file, colon, _ = name.partition(".py:")
     return Path(file + colon.rstrip(":"))
 

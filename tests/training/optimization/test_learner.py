@@ -332,7 +332,7 @@ def test_one_token_far_off_leaves_the_gradient_finite(gap: float, advantage: flo
 
 def test_imitation_makes_the_completions_likelier() -> None:
     learns = learner()
-    losses = [learns.imitate(GROUPS, 1e-3)["loss"] for _ in range(3)]
+    losses = [learns.fine_tune(GROUPS, 1e-3)["loss"] for _ in range(3)]
     assert losses[0] > losses[1] > losses[2] > 0
 
 

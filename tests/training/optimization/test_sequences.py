@@ -41,7 +41,7 @@ def seen(batch: Batch) -> Counter[tuple[int, ...]]:
     """The sequences as the model's attention puts them together."""
     if batch.trees is None:  # a row's last token is the last one that is predicted
         width = batch.input_ids.shape[1]
-        ends = {it // width: it % width + 2 for it in batch.places.tolist()}
+        ends = {it // width: it % width + 2 for it in batch.indices.tolist()}
         return Counter(tuple(batch.input_ids[row, :end].tolist()) for row, end in ends.items())
     found: Counter[tuple[int, ...]] = Counter()
     prefixes = {it[0] for block in batch.trees.blocks for it in block.before.tolist() if it}
@@ -184,8 +184,8 @@ def test_sequences_that_are_the_same_are_computed_once() -> None:
     for layout in ("shared", "packed"):
         (batch,) = batches(sequences, layout, 1000)
         assert batch.input_ids.numel() == (19 + 2 * 3 if layout == "shared" else 2 * 22)
-        assert len(batch.places) == 2 * 2 and len(batch.select) == 4 * 2 and batch.tokens == 4 * 22
-        kept = batch.input_ids[0, batch.places[batch.select] + 1]  # each is predicted one place before
+        assert len(batch.indices) == 2 * 2 and len(batch.select) == 4 * 2 and batch.tokens == 4 * 22
+        kept = batch.input_ids[0, batch.indices[batch.select] + 1]  # each is predicted one place before
         assert kept.tolist() == batch.targets.tolist()
         assert batch.advantages.unique().tolist() == [0, 1, 2, 3]
         assert len(batches(sequences, layout, 26)) == (1 if layout == "shared" else 2)
@@ -208,7 +208,7 @@ def test_packed_rows_have_no_padding_and_padded_rows_are_of_like_length() -> Non
 def test_logits_are_kept_for_completion_tokens_alone() -> None:
     sequences = numbered([((1,) * 50, (2, 3)), ((1,) * 40, (4,))])
     for layout in LAYOUTS:
-        assert batches(sequences, layout, 1000)[0].places.shape == (3,)
+        assert batches(sequences, layout, 1000)[0].indices.shape == (3,)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

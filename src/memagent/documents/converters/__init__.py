@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import IO
 
-from .text import framed as framed
+from .text import frame as frame
 
 HTML = frozenset({"docx", "eml", "epub", "mbox", "odt"})
 PAGED = frozenset({"pdf", "pptx"})

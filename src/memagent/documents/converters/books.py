@@ -1,6 +1,6 @@
 """Zipped XML to HTML: e-books and OpenDocument texts.
 
-A chapter that a book lists but does not hold is left out, and named.
+A chapter that a book lists but lacks is left out, and named.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def epub(file: IO[bytes]) -> Iterator[str]:
         book = parse(package)
         hrefs = {item.get("id"): item.get("href") for item in book.iter("{*}item")}
         locked = parse(_LOCKED) if _LOCKED in archive.namelist() else book
-        encrypted = {unquote(it.get("URI", "")) for it in locked.iter("{*}CipherReference")}
+        encrypted = {unquote(element.get("URI", "")) for element in locked.iter("{*}CipherReference")}
         names = {name.casefold(): name for name in archive.namelist()}
         for idref in dict.fromkeys(item.get("idref") for item in book.iter("{*}itemref")):
             href = unquote(hrefs.get(idref, "").partition("#")[0])
             name = posixpath.normpath(posixpath.join(posixpath.dirname(package), href))
-            if not (held := names.get(name.casefold())):
+            if not (entry := names.get(name.casefold())):
                 yield Remark(f"{name if href else idref} is missing")
-            elif content := archive.read(held).strip():
+            elif content := archive.read(entry).strip():
                 if name in encrypted:
                     raise ValueError(f"{name} is encrypted")
                 yield _chapter(content, name) + "\n"

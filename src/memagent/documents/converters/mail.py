@@ -54,14 +54,14 @@ def _mail(content: bytes) -> Iterator[str]:
 
 def _message(message: Any) -> Iterator[str]:
     if subject := message["Subject"]:
-        yield f"<h1>{_shown(subject)}</h1>"
-    headers = (f"{name}: {_shown(message[name])}" for name in _HEADERS if message[name])
+        yield f"<h1>{_escape_text(subject)}</h1>"
+    headers = (f"{name}: {_escape_text(message[name])}" for name in _HEADERS if message[name])
     yield f"<p>{'<br>'.join(headers)}</p>"
     yield from _part(message)
 
 
 def _part(part: MIMEPart) -> Iterator[str]:
-    """What a part says, or all parts that belong to it."""
+    """The text of a part, or of all parts within it."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind == "multipart/alternative":
         yield from _fullest(_alternatives(part))
@@ -74,7 +74,8 @@ def _part(part: MIMEPart) -> Iterator[str]:
     elif part.get_content_maintype() == "text":
         yield from _heading(name)
         text = _text(part)
-        yield closed_html(text) if kind == "text/html" else f"<pre>{_shown(text)}</pre>" * bool(text.strip())
+        plain = f"<pre>{_escape_text(text)}</pre>" if text.strip() else ""
+        yield closed_html(text) if kind == "text/html" else plain
     else:
         yield from _file(part, name)
 
@@ -82,24 +83,24 @@ def _part(part: MIMEPart) -> Iterator[str]:
 def _alternatives(part: MIMEPart) -> list[MIMEPart]:
     """The forms of one text; those for machines, such as calendars, count only if there are no others."""
     parts: list[MIMEPart] = [*part.iter_parts()]
-    shown = ("text/plain", "text/html")
-    return [it for it in parts if it.is_multipart() or it.get_content_type() in shown] or parts
+    readable = ("text/plain", "text/html")
+    return [form for form in parts if form.is_multipart() or form.get_content_type() in readable] or parts
 
 
 def _parts(part: MIMEPart) -> list[MIMEPart]:
-    """The parts to be read: of a page its text and what is attached to it, of what is signed the text."""
+    """The parts to read: of a page, its text and its attachments; of a signed mail, the text alone."""
     parts: list[MIMEPart] = [*part.iter_parts()]
     if part.get_content_type() == "multipart/signed":
         return parts[:1]
     if part.get_content_type() == "multipart/related" and parts:
         start = part.get_param("start")
-        first = next((it for it in parts if start and it["Content-ID"] == start), parts[0])
-        return [first, *(it for it in parts if it is not first and it.is_attachment())]
+        first = next((inner for inner in parts if start and inner["Content-ID"] == start), parts[0])
+        return [first, *(inner for inner in parts if inner is not first and inner.is_attachment())]
     return parts
 
 
 def _fullest(parts: list[MIMEPart]) -> list[str]:
-    """The form that says most; the later of two that differ but are as long: senders put the best last."""
+    """The form that says most; of two that are as long, the later one: senders put the best last."""
     best, most = list[str](), set[str]()
     for part in parts:
         pieces = [*_part(part)]
@@ -122,13 +123,13 @@ def _words(page: str) -> set[str]:
 
 def _heading(name: str | None, note: str = "") -> Iterator[str]:
     if name:
-        yield f"<p>Attachment{note}: {_shown(name)}</p>"
+        yield f"<p>Attachment{note}: {_escape_text(name)}</p>"
 
 
 def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
-    """The text of an attached file; one that has none, or cannot be read, is named."""
+    """The text of an attached file; one without text, or one that cannot be read, is only named."""
     suffix = (name or "").rpartition(".")[2].lower()
-    kind = next((it for it in (suffix, part.get_content_subtype()) if it in _FILES), None)
+    kind = next((kind for kind in (suffix, part.get_content_subtype()) if kind in _FILES), None)
     if kind is None:
         yield from _heading(name, ", not read")
         return
@@ -149,7 +150,7 @@ def _file(part: MIMEPart, name: str | None) -> Iterator[str]:
         if isinstance(piece, Remark):
             yield Remark(f"{name}: {piece}")
         else:
-            yield piece if kind in HTML else f"<pre>{_shown(piece)}</pre>"
+            yield piece if kind in HTML else f"<pre>{_escape_text(piece)}</pre>"
 
 
 def _text(part: MIMEPart) -> str:
@@ -160,5 +161,5 @@ def _text(part: MIMEPart) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _shown(text: str) -> str:
+def _escape_text(text: str) -> str:
     return escape(clean(text), quote=False)

@@ -1,4 +1,4 @@
-"""PDF files to text, page by page, with the columns and tables that the places of their words show.
+"""PDF files to text, page by page, with the columns and tables that the positions of words reveal.
 
 Columns are looked for only where three lines below each other have wide gaps. All other text keeps its order.
 A character that the file maps to nothing, as some do with ligatures, is shown as U+FFFD.
@@ -41,7 +41,7 @@ _SECOND = (
     "based", "bearing", "driven", "free", "friendly", "funded", "minded", "oriented", "owned", "related",
     "specific", "term", "wide", "year",
 )  # fmt: skip
-"""And these behind it: "cost-bearing"."""
+"""And so are these after it: "cost-bearing"."""
 
 
 def pdf(file: IO[bytes]) -> Iterator[str]:
@@ -68,55 +68,59 @@ def pdf(file: IO[bytes]) -> Iterator[str]:
         yield (text + "\n\n" if text.strip() else "") + PAGE_END
         page.close()
     if 0 < len(empty) < len(document):
-        said = f"page {empty[0]} has" if len(empty) == 1 else f"pages {_ranges(empty)} have"
-        yield Remark(f"{said} no text (scanned? run OCR first)")
+        subject = f"page {empty[0]} has" if len(empty) == 1 else f"pages {_ranges(empty)} have"
+        yield Remark(f"{subject} no text (scanned? run OCR first)")
 
 
 def _ranges(numbers: list[int]) -> str:
     """Ascending numbers, those in a row as a range: "2, 4-7"."""
-    runs = ([number for _, number in run] for _, run in groupby(enumerate(numbers), lambda it: it[1] - it[0]))
+    groups = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = ([number for _, number in group] for _, group in groups)
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def _text_of(page: Any, before: _Table | None) -> tuple[str, _Table | None]:
+def _text_of(page: Any, before: _PageTable | None) -> tuple[str, _PageTable | None]:
     """The text, and its last table, given that of the page before.
 
-    It is read with most of it upright: of a page that lies on its side, pdfium mixes up the lines.
+    The page is turned first so that most of its text is upright: otherwise pdfium mixes up the lines.
     """
     import pypdfium2.raw as pdfium
 
     page_text = page.get_textpage()
     count = page_text.count_chars()
-    angles = (pdfium.FPDFText_GetCharAngle(page_text, it) for it in range(0, count, count // _SAMPLED + 1))
+    samples = range(0, count, count // _SAMPLED + 1)
+    angles = (pdfium.FPDFText_GetCharAngle(page_text, index) for index in samples)
     turns = Counter(round(angle / math.pi * 2) % 4 for angle in angles if angle >= 0)
     turn = next((turn for turn, _ in turns.most_common(1)), 0)
     if turns and (upright := -turn % 4 * 90) != page.get_rotation():
         page.set_rotation(upright)
         page_text = page.get_textpage()
     text = str(page_text.get_text_range())
-    if turn or len(text) != count:  # the places of characters are then not those in the text
+    if turn or len(text) != count:  # then characters have other positions than in the text
         return text, None
     text = re.sub(
-        BROKEN, lambda it: it[0] if pdfium.FPDFText_IsHyphen(page_text, it.start()) else UNKNOWN, text
+        BROKEN,
+        lambda match: match[0] if pdfium.FPDFText_IsHyphen(page_text, match.start()) else UNKNOWN,
+        text,
     )
     box = pdfium.FS_RECTF()
     look, raw, pointer = pdfium.FPDFText_GetLooseCharBox, page_text.raw, ctypes.byref(box)
 
-    def edges(place: int) -> tuple[float, float]:
-        look(raw, place, pointer)
+    def edges(index: int) -> tuple[float, float]:
+        look(raw, index, pointer)
         return box.left, box.right
 
     return arrange(text, edges, before)
 
 
 def _mend(text: str) -> str:
-    """The text with words whole that were broken at the ends of lines, and hyphens of their own in place."""
+    """The text with words joined that were broken at the ends of lines; their own hyphens stay."""
     parts = text.split(BROKEN)
     return parts[0] + "".join(_hyphen(*pair, text) + pair[1] for pair in pairwise(parts))
 
 
 def _hyphen(before: str, after: str, text: str) -> str:
-    """The hyphen between what stands before and after it, if it is a part of an address or a compound."""
+    """The hyphen between two halves of a word, if it is a part of an address or a compound."""
     token, rest = re.split(r"\s", before[-_MAX_WORD:])[-1], re.split(r"\s", after[:_MAX_WORD])[0]
     begin, end = re.split(r"\W", token)[-1], re.split(r"\W", rest)[0]
     in_word = begin.isalpha() and (begin.islower() or begin.istitle()) and end[:1].islower()
@@ -130,7 +134,7 @@ def _hyphen(before: str, after: str, text: str) -> str:
     return "" if in_word and not own else "-"
 
 
-class _Run(NamedTuple):
+class _WordRun(NamedTuple):
     """Words of a line without a wide gap between them, and where they begin and end."""
 
     left: float
@@ -138,14 +142,14 @@ class _Run(NamedTuple):
     text: str
 
 
-class _Table(NamedTuple):
-    """The names of a table's columns, and where these are: it may go on on the next page."""
+class _PageTable(NamedTuple):
+    """The names of a table's columns, and where they stand: the table may continue on the next page."""
 
     names: list[str]
     bands: list[tuple[float, float]]
 
-    def goes_on(self, rows: list[list[str]], bands: list[tuple[float, float]]) -> bool:
-        """Whether rows stand in the same columns, and do not begin with names of their own."""
+    def continues(self, rows: list[list[str]], bands: list[tuple[float, float]]) -> bool:
+        """Whether these rows stand in the same columns, and do not begin with names of their own."""
         same = len(bands) == len(self.bands) and all(
             left < end and begin < right
             for (left, right), (begin, end) in zip(bands, self.bands, strict=True)
@@ -154,8 +158,8 @@ class _Table(NamedTuple):
 
 
 def arrange(
-    text: str, edges: Callable[[int], tuple[float, float]], before: _Table | None
-) -> tuple[str, _Table | None]:
+    text: str, edges: Callable[[int], tuple[float, float]], before: _PageTable | None
+) -> tuple[str, _PageTable | None]:
     """The text of a page, column after column, with its tables as such, and the last of them.
 
     `edges` says where a character begins and ends, from the left. The page's first table may continue the one
@@ -163,10 +167,10 @@ def arrange(
     """
     lines = list(_LINE.finditer(text))
     runs = cache(lambda number: _runs(lines[number], edges))
-    written, place, first, seen = list[str](), 0, 0, 0  # up to a character, or a line
-    table: _Table | None = None
+    written, position, first, seen = list[str](), 0, 0, 0  # up to a character, or a line
+    table: _PageTable | None = None
     while first <= len(lines) - _LINES:
-        if narrow := next((it for it in range(first + _LINES, first, -1) if len(runs(it - 1)) < 2), 0):
+        if narrow := next((end for end in range(first + _LINES, first, -1) if len(runs(end - 1)) < 2), 0):
             first = narrow
             continue
         start = end = first
@@ -176,36 +180,38 @@ def arrange(
         while start > seen and (widened := _widen(bands, runs(start - 1))):
             bands, start = widened, start - 1
         rows = [
-            [" ".join(run.text for run in runs(it) if left <= run.left < right) for left, right in bands]
-            for it in range(start, end)
+            [" ".join(run.text for run in runs(index) if left <= run.left < right) for left, right in bands]
+            for index in range(start, end)
         ]
-        if not (shown := _columns(rows)) and (found := _as_table(rows, bands, before)):
-            shown, table = found
+        if not (rendered := _columns(rows)) and (tabular := _as_table(rows, bands, before)):
+            rendered, table = tabular
             before = None
-        if shown:
-            written += text[place : lines[start].start()], "\n".join(shown).replace(f"{BROKEN}\n", BROKEN)
-            place = lines[end - 1].end()
+        if rendered:
+            written.append(text[position : lines[start].start()])
+            written.append("\n".join(rendered).replace(f"{BROKEN}\n", BROKEN))
+            position = lines[end - 1].end()
         first = seen = end
-    return "".join(written) + text[place:], table
+    return "".join(written) + text[position:], table
 
 
-def _runs(line: re.Match[str], edges: Callable[[int], tuple[float, float]]) -> list[_Run]:
+def _runs(line: re.Match[str], edges: Callable[[int], tuple[float, float]]) -> list[_WordRun]:
     """The runs of words in a line."""
-    spans = [it.span() for it in _WORD.finditer(line.string, *line.span())]
+    spans = [match.span() for match in _WORD.finditer(line.string, *line.span())]
     lefts, rights = [edges(start)[0] for start, _ in spans], [edges(end - 1)[1] for _, end in spans]
     sizes = [end - start for start, end in spans]
-    # Dots that lead to a number are narrow.
-    words = [it for it, size in enumerate(sizes) if size > 1] or range(len(spans))
-    width = sum(rights[it] - lefts[it] for it in words) / max(sum(sizes[it] for it in words), 1)
-    gaps = [it for it in range(1, len(spans)) if lefts[it] - rights[it - 1] > _GAP * width]
+    # Dots that lead to a page number are narrow: single characters do not count.
+    words = [index for index, size in enumerate(sizes) if size > 1] or range(len(spans))
+    characters = sum(sizes[index] for index in words)
+    width = sum(rights[index] - lefts[index] for index in words) / max(characters, 1)
+    gaps = [index for index in range(1, len(spans)) if lefts[index] - rights[index - 1] > _GAP * width]
     ends = [0, *gaps, len(spans)] if spans else []
     return [
-        _Run(lefts[first], rights[last - 1], line.string[spans[first][0] : spans[last - 1][1]])
+        _WordRun(lefts[first], rights[last - 1], line.string[spans[first][0] : spans[last - 1][1]])
         for first, last in pairwise(ends)
     ]
 
 
-def _widen(bands: list[tuple[float, float]], line: list[_Run]) -> list[tuple[float, float]] | None:
+def _widen(bands: list[tuple[float, float]], line: list[_WordRun]) -> list[tuple[float, float]] | None:
     """The bands of the page's columns, with those of a line; None if it does not stand in these columns."""
     apart, wider = list(bands), list[tuple[float, float]]()
     for run in line:
@@ -213,12 +219,13 @@ def _widen(bands: list[tuple[float, float]], line: list[_Run]) -> list[tuple[flo
         if len(over) > 1 or any(band not in apart for band in over):
             return None
         apart = [band for band in apart if band not in over]
-        wider.append((min([run.left, *(it[0] for it in over)]), max([run.right, *(it[1] for it in over)])))
+        left = min([run.left, *(band[0] for band in over)])
+        wider.append((left, max([run.right, *(band[1] for band in over)])))
     return sorted(apart + wider)
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Running text in columns, column after column; none if it is no such text.
+    """Running text in columns, column after column; empty if it is not such text.
 
     Lines above and below it that stand between the columns too, such as a page's foot in three parts, are not
     a part of the columns.
@@ -242,9 +249,9 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 
 def _as_table(
-    rows: list[list[str]], bands: list[tuple[float, float]], before: _Table | None
-) -> tuple[list[str], _Table] | None:
-    """A table, as its lines and for the next page; None for what is clear without a table."""
+    rows: list[list[str]], bands: list[tuple[float, float]], before: _PageTable | None
+) -> tuple[list[str], _PageTable] | None:
+    """The lines of a table, and what the next page needs of it; None for what is clear without a table."""
     wide = [number for number, row in enumerate(rows) if _is_wide(row)]
     within = [any(cells[number] for number in wide) for cells in zip(*rows, strict=True)]
     if len(wide) < _LINES or sum(within) < 3:
@@ -253,10 +260,10 @@ def _as_table(
     filled = [any(cells) for cells in zip(*rows[first:last], strict=True)]
     table = [[text.replace(BROKEN, "-") for text in compress(row, filled)] for row in rows[first:last]]
     own = [*compress(bands, filled)]
-    if before and before.goes_on(table, own):
+    if before and before.continues(table, own):
         table.insert(0, before.names)
-    shown = as_table(table).splitlines()
-    return [*map(_plain, rows[:first]), "", *shown, "", *map(_plain, rows[last:])], _Table(table[0], own)
+    above, below = map(_plain, rows[:first]), map(_plain, rows[last:])
+    return [*above, "", *as_table(table).splitlines(), "", *below], _PageTable(table[0], own)
 
 
 def _is_wide(row: list[str]) -> bool:

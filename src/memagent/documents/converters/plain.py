@@ -31,8 +31,8 @@ def ipynb(file: IO[bytes]) -> Iterator[str]:
         yield _fence(source) if cell.get("cell_type") == "code" else f"{source}\n\n"
         for output in cell.get("outputs", ()):
             error = [output[name] for name in ("ename", "evalue") if name in output]
-            shown = output.get("text") or output.get("data", {}).get("text/plain") or ": ".join(error)
-            yield _fence(_text(shown))
+            content = output.get("text") or output.get("data", {}).get("text/plain") or ": ".join(error)
+            yield _fence(_text(content))
 
 
 def _fence(text: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import IO, Any
 
-from .tables import Cell, Grid, as_cell
+from .tables import Grid, TableCell, as_cell
 from .text import Remark, clean, xml_parser
 
 _MERGED = re.compile(rb'mergeCell [^>]*?ref="([A-Z]+[0-9]+:[A-Z]+[0-9]+)"')
@@ -25,7 +25,7 @@ _THREADED = re.compile(r"\[Threaded comment\].*?\n\s*Comment:\s*", re.DOTALL)
 """What Excel puts before a comment for its versions that know only notes."""
 _FORMULA = re.compile(rb"<([\w.-]+:)?f[\s/>]")
 _LITERAL = re.compile(r'"([^"]*)"|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|[\\_*].')
-"""A part of a number format that is no digit: "kg", [$€-407], [Red], \\-."""
+"""A part of a number format that is not a digit: "kg", [$€-407], [Red], \\-."""
 _ZEROS = re.compile("00+")
 
 
@@ -54,19 +54,19 @@ def xlsx(file: IO[bytes]) -> Iterator[str]:
             yield Remark(f"the hidden sheet {title}")
             continue
         yield f"## {title}\n\n"
-        for one in {sheet, computed}:
-            one.reset_dimensions()  # those stated in the file may be wrong
-        grid, shown, left_out = Grid(), 0, False
+        for worksheet in {sheet, computed}:
+            worksheet.reset_dimensions()  # those stated in the file may be wrong
+        grid, visible_rows, left_out = Grid(), 0, False
         look = looks.get(sheet._worksheet_path.lstrip("/"), _Look())
         for number, row in enumerate(_values(sheet, computed), 1):
             texts = _with_comments([*map(as_cell, row)], look.comments.get(number, {}))
             if number in look.hidden_rows:
                 left_out = left_out or any(texts)
                 continue
-            seen = [text for column, text in enumerate(texts) if column not in look.hidden_columns]
-            left_out = left_out or sum(map(bool, seen)) < sum(map(bool, texts))
-            shown += 1
-            yield grid.row(_cells(seen, look.spans.get(shown, {}), grid), trim=True)
+            visible = [text for column, text in enumerate(texts) if column not in look.hidden_columns]
+            left_out = left_out or sum(map(bool, visible)) < sum(map(bool, texts))
+            visible_rows += 1
+            yield grid.row(_cells(visible, look.spans.get(visible_rows, {}), grid), trim=True)
         yield grid.end() + "\n"
         if left_out:
             yield Remark(f"hidden rows or columns of the sheet {title}")
@@ -80,14 +80,14 @@ def _with_comments(texts: list[str], comments: dict[int, str]) -> list[str]:
     return texts
 
 
-def _cells(texts: list[str], spans: dict[int, tuple[int, int]], grid: Grid) -> Iterator[Cell]:
-    """The cells of a row that no other spans; `spans` are the columns and rows of those that span any."""
+def _cells(texts: list[str], spans: dict[int, tuple[int, int]], grid: Grid) -> Iterator[TableCell]:
+    """The cells of a row, without those that another cell spans; `spans` gives columns and rows by column."""
     covered = 0
     for column, text in enumerate(texts):
         if column >= covered and column not in grid.down:
             columns, rows = spans.get(column, (1, 1))
             covered = column + columns
-            yield Cell(text, columns, rows)
+            yield TableCell(text, columns, rows)
 
 
 def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
@@ -95,12 +95,12 @@ def _values(sheet: Any, computed: Any) -> Iterator[Iterable[object]]:
     if sheet is computed:
         yield from (map(_value, row) for row in sheet.iter_rows())
         return
-    for row, shown in zip(sheet.iter_rows(values_only=True), computed.iter_rows(), strict=False):
+    for row, cells in zip(sheet.iter_rows(values_only=True), computed.iter_rows(), strict=False):
         yield [
             given
             if known.value is None and known.data_type != "str"
             else _value(known)  # an empty string is None
-            for given, known in zip(row, shown, strict=False)
+            for given, known in zip(row, cells, strict=False)
         ]
 
 
@@ -117,19 +117,19 @@ def _value(cell: Any) -> object:
 
 @cache
 def _unit(number_format: str) -> tuple[float, str]:
-    """The unit that a number format shows, and how many of them are one.
+    """By what a number is multiplied to be shown, and the unit that its format shows.
 
-    None if it shows thousands as K, or words for numbers, such as "No" for 0.
+    There is no unit if the format shows thousands as K, or words for numbers, such as "No" for 0.
     """
-    shown = number_format.partition(";")[0]
-    plain = _LITERAL.sub("", shown)
+    section = number_format.partition(";")[0]
+    plain = _LITERAL.sub("", section)
     if re.search("[0#?],+(?![0#?,])", plain) or not re.search("[0#?]|General", plain):
         return 1, ""
     if "%" in plain:
         return 100.0, "%"
-    said = (name for names in _LITERAL.findall(shown) for name in names)
+    literals = (name for names in _LITERAL.findall(section) for name in names)
     signs = (sign for sign in plain if unicodedata.category(sign) == "Sc")
-    return 1, "".join(f" {unit}" for unit in map(str.strip, (*said, *signs)) if unit)
+    return 1, "".join(f" {unit}" for unit in map(str.strip, (*literals, *signs)) if unit)
 
 
 def _scan(file: IO[bytes]) -> tuple[bool, dict[str, _Look]]:
@@ -158,8 +158,8 @@ def _look(sheet: bytes) -> _Look:
     rows, columns = sorted(look.hidden_rows), sorted(look.hidden_columns)
     for merged in _MERGED.findall(sheet):
         left, top, right, bottom = range_boundaries(merged.decode())
-        left, end = (it - bisect_left(columns, it) for it in (left - 1, right))
-        top, below = (it - bisect_left(rows, it) for it in (top, bottom + 1))
+        left, end = (edge - bisect_left(columns, edge) for edge in (left - 1, right))
+        top, below = (edge - bisect_left(rows, edge) for edge in (top, bottom + 1))
         look.spans.setdefault(top, {})[left] = end - left, below - top
     return look
 
@@ -174,7 +174,7 @@ def _comments(archive: zipfile.ZipFile, name: str) -> dict[int, dict[int, str]]:
     comments, names = dict[int, dict[int, str]](), set(archive.namelist())
     relations = get_rels_path(name)
     parts = get_dependents(archive, relations).find(COMMENTS_NS) if relations in names else ()
-    for part in (it.target for it in parts if it.target in names):
+    for part in (relation.target for relation in parts if relation.target in names):
         for comment in etree.fromstring(archive.read(part), xml_parser()).iter("{*}comment"):
             row, column = coordinate_to_tuple(comment.get("ref"))
             text = "".join(comment.itertext("{*}t"))

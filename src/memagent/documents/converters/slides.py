@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any
 
-from .tables import Cell, Grid, as_cell, as_table
+from .tables import Grid, TableCell, as_cell, as_table
 from .text import PAGE_END, as_text, clean
 
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -43,8 +43,8 @@ def _shape_texts(shape: Any) -> Iterator[str]:
         yield shape.text_frame.text.replace("\v", "\n")
     if getattr(shape, "has_table", False):
         grid = Grid()
-        rows = ([it for it in row.cells if not it.is_spanned] for row in shape.table.rows)
-        cells = ([Cell(it.text, it.span_width, it.span_height) for it in row] for row in rows)
+        rows = ([cell for cell in row.cells if not cell.is_spanned] for row in shape.table.rows)
+        cells = ([TableCell(cell.text, cell.span_width, cell.span_height) for cell in row] for row in rows)
         yield "".join(map(grid.row, cells)) + grid.end()
     if getattr(shape, "has_chart", False):
         yield from _chart(shape.chart.element)
@@ -54,10 +54,10 @@ def _paragraphs(node: Any) -> str:
     """The paragraphs of a drawing, one per line."""
     texts = (
         "".join(
-            it.text or "" if it.tag == f"{_DRAWING}t" else "\n"
-            for it in one.iter(f"{_DRAWING}t", f"{_DRAWING}br")
+            child.text or "" if child.tag == f"{_DRAWING}t" else "\n"
+            for child in paragraph.iter(f"{_DRAWING}t", f"{_DRAWING}br")
         )
-        for one in node.iter(f"{_DRAWING}p")
+        for paragraph in node.iter(f"{_DRAWING}p")
     )
     return "\n".join(filter(str.strip, texts))
 
@@ -69,23 +69,23 @@ def _chart(chart: Any) -> Iterator[str]:
     for plot in chart.iterfind(".//{*}plotArea/*"):
         rows: list[list[str]] = []
         labels: list[list[str]] = []
-        for one in plot.iterfind("{*}ser"):
-            found = [["", *row] for row in _points(one, "cat", "xVal")] or [[""]]
-            if not rows or found not in ([[""]], labels):
-                labels = found
+        for series in plot.iterfind("{*}ser"):
+            own_labels = [["", *row] for row in _points(series, "cat", "xVal")] or [[""]]
+            if not rows or own_labels not in ([[""]], labels):
+                labels = own_labels
                 rows += labels
-            name = one.findtext("{*}tx//{*}v") or ""
-            rows += [[name, *row] for row in _points(one, "val", "yVal", "bubbleSize")]
+            name = series.findtext("{*}tx//{*}v") or ""
+            rows += [[name, *row] for row in _points(series, "val", "yVal", "bubbleSize")]
         if rows:
             yield as_table(rows)
 
 
 def _points(series: Any, *kinds: str) -> Iterator[list[str]]:
     """The values that a chart caches for these parts of a series; labels may have several levels."""
-    for part in (it for kind in kinds for it in series.iterfind(f"{{*}}{kind}")):
+    for part in (element for kind in kinds for element in series.iterfind(f"{{*}}{kind}")):
         numeric = next(part.iter("{*}numCache", "{*}numLit"), None) is not None
         for level in reversed(list(part.iter("{*}lvl")) or [part]):
-            texts = {int(it.get("idx")): it.findtext("{*}v") or "" for it in level.iter("{*}pt")}
+            texts = {int(point.get("idx")): point.findtext("{*}v") or "" for point in level.iter("{*}pt")}
             row = [texts.get(number, "") for number in range(max(texts, default=-1) + 1)]
             yield list(map(_number, row)) if numeric else row
 

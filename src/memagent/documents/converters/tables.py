@@ -17,7 +17,7 @@ _MOSTLY = 0.75  # of a column's cells
 _YEAR = re.compile(r"\s*(?:1[89]|20)\d\d\s*")
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """The text of a cell, how many columns and rows it spans, and whether it repeats the one before it."""
 
     text: str
@@ -33,16 +33,16 @@ class Grid:
     """
 
     def __init__(self) -> None:
-        self.down: dict[int, Cell] = {}  # what the next row takes over, by column
-        self.begun = False
-        self._head: list[Cell] = []  # held until the row below it is known
+        self.down: dict[int, TableCell] = {}  # what the next row takes over, by column
+        self.has_rows = False
+        self._head: list[TableCell] = []  # held back until the row below it is known
 
-    def row(self, cells: Iterable[Cell], *, trim: bool = False) -> str:
+    def row(self, cells: Iterable[TableCell], *, trim: bool = False) -> str:
         """The next row, given without the cells that others span; `trim` drops empty cells at its end."""
         own = [*cells]
         texts = [cell for cell in own if cell.text]
         if len(texts) == 1 and texts[0].columns > 1 and not self.down:  # a title, or a note within the table
-            return as_row([texts[0].text]) if self.begun else f"{' '.join(texts[0].text.split())}\n\n"
+            return as_row([texts[0].text]) if self.has_rows else f"{' '.join(texts[0].text.split())}\n\n"
         row = self._spread(own)
         while trim and row and not row[-1].text:
             row.pop()
@@ -53,41 +53,41 @@ class Grid:
         head, self._head = [cell.text for cell in self._head], []
         return f"{as_row(head)}|{' --- |' * len(head)}\n" if head else ""
 
-    def _spread(self, own: list[Cell]) -> list[Cell]:
+    def _spread(self, own: list[TableCell]) -> list[TableCell]:
         """A cell for each column of the next row."""
         above, self.down = self.down, {}
-        row: list[Cell] = []
+        row: list[TableCell] = []
 
-        def add(cell: Cell) -> None:
+        def add(cell: TableCell) -> None:
             if cell.rows > 1:
-                self.down[len(row)] = Cell(cell.text, 1, cell.rows - 1)
+                self.down[len(row)] = TableCell(cell.text, 1, cell.rows - 1)
             row.append(cell)
 
         for cell in own:
-            while taken := above.pop(len(row), None):
-                add(taken)
+            while spanning := above.pop(len(row), None):
+                add(spanning)
             columns = min(cell.columns, _MAX_SPAN)
             again = cell.text if len(cell.text) * columns <= _MAX_SPREAD else ""
             for number in range(columns):
                 above.pop(len(row), None)
                 add(cell._replace(text=again if number else cell.text, spread=columns > 1))
         while above:
-            add(above.pop(len(row), Cell("")))
+            add(above.pop(len(row), TableCell("")))
         return row
 
-    def _write(self, row: list[Cell]) -> str:
+    def _write(self, row: list[TableCell]) -> str:
         """A row; a head is held back as long as the row below may belong to it."""
         if self._head:
-            pairs = list(zip_longest(self._head, row, fillvalue=Cell("")))
+            pairs = list(zip_longest(self._head, row, fillvalue=TableCell("")))
             if not all(head.spread or cell.text in ("", head.text) for head, cell in pairs):
                 return self.end() + as_row([cell.text for cell in row])
             row = [
                 cell._replace(text=" ".join(dict.fromkeys(filter(None, (head.text, cell.text)))))
                 for head, cell in pairs
             ]
-        elif self.begun:
+        elif self.has_rows:
             return as_row([cell.text for cell in row])
-        self.begun, self._head = True, row
+        self.has_rows, self._head = True, row
         return "" if any(cell.spread for cell in row) else self.end()
 
 
@@ -109,14 +109,14 @@ def as_cell(value: object) -> str:
 def as_table(rows: list[list[str]]) -> str:
     """Rows, the first of which is the head."""
     grid = Grid()
-    return "".join(grid.row(map(Cell, row)) for row in rows) + grid.end()
+    return "".join(grid.row(map(TableCell, row)) for row in rows) + grid.end()
 
 
 def names_columns(first: Sequence[str], below: Iterable[Sequence[str]]) -> bool | None:
-    """Whether a row names the columns of the rows below it, told by what kinds of cells they have.
+    """Whether a row names the columns of the rows below it, judged by what kinds of cells they have.
 
     It does if there are words over numbers, or years over other numbers, and it does not if there are numbers
-    over numbers. None if there is nothing of the kind, so that nobody can tell.
+    over numbers. None if neither is the case, so that nobody can tell.
     """
     signs = set[bool]()
     for name, *cells in zip_longest(first, *below, fillvalue=""):

@@ -21,10 +21,10 @@ _MEANT = {
 
 
 class Remark(str):
-    """What a converter has to say of a file beside its text: what it left out, and why."""
+    """What a converter reports about a file besides its text: what it left out, and why."""
 
 
-def framed(piece: str) -> str:
+def frame(piece: str) -> str:
     """A piece of a converted text, or a remark between its marks."""
     plain = piece.replace(REMARK, " ")
     return f"{REMARK}{plain}{REMARK}" if isinstance(piece, Remark) else plain
@@ -36,7 +36,7 @@ def clean(text: str) -> str:
 
 
 def meant_encoding(declared: str) -> str:
-    """The encoding meant by a declared one. Raises `LookupError` or `ValueError` for what is none of text."""
+    """The encoding meant by a declared one. Raises `LookupError` or `ValueError` if it is not one of text."""
     "".encode(declared)  # fails for base64 and the like
     encoding = codecs.lookup(declared).name
     return _MEANT.get(encoding, encoding)
@@ -88,6 +88,6 @@ def as_text(node: Any) -> str:
 
 
 def _sign(node: Any, name: str, default: str) -> str:
-    """A sign among an element's properties: a bracket, a sum."""
-    found = node.find(f"{{*}}{node.tag.rpartition('}')[2]}Pr/{{*}}{name}")
-    return default if found is None else "".join(found.attrib.values())
+    """A sign from an element's properties, such as a bracket or a sum."""
+    element = node.find(f"{{*}}{node.tag.rpartition('}')[2]}Pr/{{*}}{name}")
+    return default if element is None else "".join(element.attrib.values())

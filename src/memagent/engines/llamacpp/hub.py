@@ -1,7 +1,7 @@
 """GGUF models from the Hugging Face hub, downloaded into the hub's own cache.
 
 `hf:ORG/REPO` is the repository's Q4_K_M, or the quantisation nearest to it; `hf:ORG/REPO:QUANT` is another.
-What is in the cache is used as it is, without asking the hub. Needs the extra `hub`.
+A model in the cache is used without asking the hub. Needs the extra `hub`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ def fetch(name: str, bars: bool = True) -> Path:
     if not bars:
         hub.utils.disable_progress_bars()
     try:
-        found = models_in(it.rfilename for it in hub.HfApi().model_info(repo, timeout=_LIST_SECONDS).siblings)
-        paths = [Path(hub.hf_hub_download(repo, file)) for file in _pick(found, quant, repo)]
+        models = models_in(
+            sibling.rfilename for sibling in hub.HfApi().model_info(repo, timeout=_LIST_SECONDS).siblings
+        )
+        paths = [Path(hub.hf_hub_download(repo, file)) for file in _pick(models, quant, repo)]
     except (SettingsError, EngineError):
         raise
     except Exception as error:  # from the library, HTTP or the system
@@ -69,9 +71,9 @@ def find_cached(name: str) -> Path | None:
     """
     repo, quant = _parse(name)
     folder = _snapshot(_hub(), repo)
-    if folder is None or not (found := _whole_models(folder)):
+    if folder is None or not (models := _whole_models(folder)):
         return None
-    model = _find_quant(found, quant) if quant else _nearest(found)
+    model = _find_quant(models, quant) if quant else _nearest(models)
     return folder / model[0] if model else None
 
 
@@ -81,14 +83,14 @@ def models_in(files: Iterable[str]) -> dict[str, Files]:
     for file in sorted(files):
         if file.endswith(".gguf") and not _NO_MODEL.search(file):
             groups.setdefault(_PART.sub(".gguf", file), []).append(file)
-    found: dict[str, Files] = {}
+    models: dict[str, Files] = {}
     for whole, parts in groups.items():
         labels = _QUANT.findall(whole.removesuffix(".gguf"))
         label = labels[-1].upper() if labels else Path(whole).stem
-        if label in found:  # several models share a quantisation: use the file's name
+        if label in models:  # several models share a quantisation: use the file's name
             label = Path(whole).stem
-        found[label] = tuple(parts)
-    return found
+        models[label] = tuple(parts)
+    return models
 
 
 def list_cached() -> list[CachedModel]:
@@ -97,7 +99,7 @@ def list_cached() -> list[CachedModel]:
         hub = _hub()
     except SettingsError:
         return []
-    found = []
+    models = []
     for folder in sorted(Path(hub.constants.HF_HUB_CACHE).glob("models--*--*")):
         repo = folder.name.removeprefix("models--").replace("--", "/", 1)
         snapshot = _snapshot(hub, repo)
@@ -105,8 +107,8 @@ def list_cached() -> list[CachedModel]:
             continue
         for label, parts in _whole_models(snapshot).items():
             size = sum((snapshot / file).stat().st_size for file in parts)
-            found.append(CachedModel(f"{PREFIX}{repo}:{label}", snapshot / parts[0], size))
-    return found
+            models.append(CachedModel(f"{PREFIX}{repo}:{label}", snapshot / parts[0], size))
+    return models
 
 
 def _snapshot(hub: Any, repo: str) -> Path | None:
@@ -118,7 +120,7 @@ def _snapshot(hub: Any, repo: str) -> Path | None:
 
 def _whole_models(snapshot: Path) -> dict[str, Files]:
     """The models in a snapshot of which no part is missing, by quantisation."""
-    files = (it.relative_to(snapshot).as_posix() for it in snapshot.rglob("*.gguf") if it.exists())
+    files = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.exists())
     return {
         label: parts
         for label, parts in models_in(files).items()
@@ -127,27 +129,27 @@ def _whole_models(snapshot: Path) -> dict[str, Files]:
 
 
 def _parse(name: str) -> tuple[str, str | None]:
-    found = _NAME.match(name)
-    if found is None:
+    match = _NAME.match(name)
+    if match is None:
         raise SettingsError(f"{name!r} is not a hub model: write it as hf:ORG/REPO or hf:ORG/REPO:QUANT")
-    return found["repo"], found["quant"]
+    return match["repo"], match["quant"]
 
 
-def _pick(found: Mapping[str, Files], quant: str | None, repo: str) -> Files:
-    if not found:
+def _pick(models: Mapping[str, Files], quant: str | None, repo: str) -> Files:
+    if not models:
         raise SettingsError(f"{repo} has no GGUF file: look for a repository whose name ends in GGUF")
     if quant is None:
-        return _nearest(found)
-    if model := _find_quant(found, quant):
+        return _nearest(models)
+    if model := _find_quant(models, quant):
         return model
-    raise SettingsError(f"{repo} has no {quant}: it has {', '.join(found)}")
+    raise SettingsError(f"{repo} has no {quant}: it has {', '.join(models)}")
 
 
-def _find_quant(found: Mapping[str, Files], quant: str) -> Files | None:
-    return next((it for label, it in found.items() if label.lower() == quant.lower()), None)
+def _find_quant(models: Mapping[str, Files], quant: str) -> Files | None:
+    return next((files for label, files in models.items() if label.lower() == quant.lower()), None)
 
 
-def _nearest(found: Mapping[str, Files]) -> Files:
+def _nearest(models: Mapping[str, Files]) -> Files:
     """Q4_K_M, or the nearest to it: by number of bits, rather more than fewer, K before others."""
 
     def distance(label: str) -> tuple[float, bool, str]:
@@ -155,7 +157,7 @@ def _nearest(found: Mapping[str, Files]) -> Files:
         bits = int(digits[0]) if digits else 99
         return (abs(bits - 4) + 0.5 * (bits < 4), "_K" not in label, label)
 
-    return found.get(DEFAULT_QUANT) or found[min(found, key=distance)]
+    return models.get(DEFAULT_QUANT) or models[min(models, key=distance)]
 
 
 def _explain(error: Exception, repo: str, hub: Any) -> SettingsError | EngineError:

@@ -45,7 +45,7 @@ def chat_ids(
         cut = next(sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in text)
         for message in chat:
             message["content"] = special.sub(
-                lambda it: it.group()[0] + cut + it.group()[1:], message["content"]
+                lambda match: match.group()[0] + cut + match.group()[1:], message["content"]
             )
     options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
     whole = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **options))

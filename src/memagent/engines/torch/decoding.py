@@ -1,7 +1,7 @@
 """Sample replies to several prompts as one batch, and queue the calls that wait for the next.
 
 Each row keeps its token ids as sampled, and their log-probabilities. Its random numbers depend on its seed
-alone; each picks the token at its place in the cumulative distribution.
+alone; each picks a token from the cumulative distribution.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SHORT_PROMPT_TOKENS = 512
 class DecodingRow:
     """One call, a row of a batch. `finished` is resolved once the row has ended or failed.
 
-    `turn` is how many batches had begun when it came. `alternatives` are the likeliest first tokens of a
-    verdict with their log-probabilities at temperature 1, likeliest first.
+    `turn` is how many batches had begun when it was queued. `alternatives` are the likeliest first tokens of
+    a verdict with their log-probabilities at temperature 1, likeliest first.
     """
 
     prompt_ids: list[int]
@@ -62,7 +62,7 @@ def decode(
     precision = torch.autocast(model.device.type, torch.bfloat16, enabled=half_precision)
     try:
         with torch.no_grad(), precision:  # inference_mode could leave tensors that cannot be trained
-            batch = _Batch(model, rows)
+            batch = _DecodingBatch(model, rows)
             while True:
                 batch.draw()
                 ended = [row for row in batch.rows if row.has_ended(stop_ids)]
@@ -77,10 +77,10 @@ def decode(
         model.train(was_training)
 
 
-class _Batch:
+class _DecodingBatch:
     """Rows that are decoded together; between steps, the logits of their next tokens are known.
 
-    `mask` `(sequences, tokens)` marks the places of the cache that are a row's own; `logits` is
+    `mask` `(sequences, tokens)` marks the positions in the cache that are a row's own; `logits` is
     `(sequences, vocabulary)`.
     """
 
@@ -93,9 +93,9 @@ class _Batch:
 
     def draw(self) -> None:
         """Draw each row's next token."""
-        for place, row in enumerate(self.rows):
+        for index, row in enumerate(self.rows):
             if row.sampling.verdict and not row.completion_ids:
-                best = torch.log_softmax(self.logits[place].float(), dim=-1).topk(MAX_ALTERNATIVES)
+                best = torch.log_softmax(self.logits[index].float(), dim=-1).topk(MAX_ALTERNATIVES)
                 row.alternatives = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
         steps = self.mask.new_tensor([len(row.completion_ids) for row in self.rows])
         drawn = (part.tolist() for part in sample(self.logits, self.draws, steps))
@@ -107,14 +107,14 @@ class _Batch:
 
     def drop(self, ended: Sequence[DecodingRow]) -> None:
         """Drop these rows; the last of the others move into their places, so that most stay put."""
-        live = [place for place, row in enumerate(self.rows) if row not in ended]
-        stay, movers = set(live), iter(place for place in live if place >= len(live))
-        order = [place if place in stay else next(movers) for place in range(len(live))]
-        kept = torch.tensor(order, device=self.mask.device)
-        self.cache.reorder_cache(kept)  # the one way to select rows that every kind of cache has
-        self.mask = self.mask[kept]
-        self.draws = Draws(*(part[kept] for part in self.draws))
-        self.rows = [self.rows[place] for place in order]
+        live = [index for index, row in enumerate(self.rows) if row not in ended]
+        stay, movers = set(live), iter(index for index in live if index >= len(live))
+        order = [index if index in stay else next(movers) for index in range(len(live))]
+        retained = torch.tensor(order, device=self.mask.device)
+        self.cache.reorder_cache(retained)  # the one way to select rows that every kind of cache has
+        self.mask = self.mask[retained]
+        self.draws = Draws(*(part[retained] for part in self.draws))
+        self.rows = [self.rows[index] for index in order]
 
     def forward(self, model: PreTrainedModel) -> None:
         """Run the model on the tokens that were drawn last."""
@@ -135,7 +135,9 @@ class Draws(NamedTuple):
     def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Draws:
         """The draws of rows with these sampling settings."""
         # Drawn on the CPU, row by row: they depend neither on the other rows nor on the device.
-        uniforms = torch.zeros(len(samplings), max(it.max_tokens for it in samplings), dtype=torch.float64)
+        uniforms = torch.zeros(
+            len(samplings), max(sampling.max_tokens for sampling in samplings), dtype=torch.float64
+        )
         for row, sampling in zip(uniforms, samplings, strict=True):
             generator = torch.Generator()
             generator.seed() if sampling.seed is None else generator.manual_seed(sampling.seed % 2**63)
@@ -144,9 +146,9 @@ class Draws(NamedTuple):
             )
         column = partial(torch.tensor, device=device, dtype=torch.float32)
         return cls(
-            temperature=column([[it.temperature or 1.0] for it in samplings]),
-            greedy=column([it.temperature for it in samplings]) == 0,
-            top_p=column([[it.top_p if it.top_p < 1 else 2.0] for it in samplings]),
+            temperature=column([[sampling.temperature or 1.0] for sampling in samplings]),
+            greedy=column([sampling.temperature for sampling in samplings]) == 0,
+            top_p=column([[sampling.top_p if sampling.top_p < 1 else 2.0] for sampling in samplings]),
             uniforms=uniforms.to(device),
         )
 
@@ -178,17 +180,17 @@ def nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
 
 
 class Calls:
-    """The waiting and the running calls, the latter with those that have ended; at most `most_rows` run."""
+    """The calls that wait and those of the running batch, ended ones included; at most `most_rows` run."""
 
     def __init__(self, most_rows: int) -> None:
         self.waiting: list[DecodingRow] = []
         self.running: list[DecodingRow] = []
         self._most_rows = most_rows
-        self._begun = 0  # batches
+        self._batches = 0  # that have begun
 
     def add(self, row: DecodingRow) -> None:
         """Queue a call."""
-        row.turn = self._begun
+        row.turn = self._batches
         self.waiting.append(row)
 
     def begin(self, in_order: bool = False) -> bool:
@@ -198,7 +200,7 @@ class Calls:
         """
         if in_order:
             self.waiting.sort(key=lambda row: (row.turn, row.prompt_ids, row.sampling.seed or 0))
-        self._begun += 1
+        self._batches += 1
         self.running, self.waiting = next_batch(self.waiting, self._most_rows)
         return bool(self.running)
 
@@ -222,7 +224,7 @@ def next_batch(waiting: Sequence[DecodingRow], most_rows: int) -> tuple[list[Dec
 
 
 def leave(rows: Sequence[DecodingRow]) -> None:
-    """Hand over rows of the batch that have ended. Called in the batch's thread."""
+    """Hand ended rows of the batch to their callers' event loop. Called in the batch's thread."""
     if rows:
         rows[0].finished.get_loop().call_soon_threadsafe(finish, rows)
 

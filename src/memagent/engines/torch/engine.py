@@ -119,7 +119,9 @@ class TransformersEngine:
             completion_ids=tuple(row.completion_ids),
             logprobs=tuple(row.logprobs),
             usage=Usage(len(row.prompt_ids), len(row.completion_ids)),
-            alternatives={str(self._tokenizer.decode([it])): value for it, value in row.alternatives[::-1]},
+            alternatives={
+                str(self._tokenizer.decode([token_id])): value for token_id, value in row.alternatives[::-1]
+            },
         )
 
     @contextmanager
@@ -234,9 +236,9 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     )  # fmt: skip
 
 
-def choose_dtype(wanted: Dtype, device: str) -> torch.dtype:
+def choose_dtype(requested: Dtype, device: str) -> torch.dtype:
     """The numbers to compute in; "auto" is bfloat16 on a GPU, which is made for it, and float32 elsewhere."""
-    half = wanted == "bfloat16" or (wanted == "auto" and device.startswith("cuda"))
+    half = requested == "bfloat16" or (requested == "auto" and device.startswith("cuda"))
     return torch.bfloat16 if half else torch.float32
 
 
@@ -246,16 +248,16 @@ def load_model(name: str, dtype: torch.dtype, random_weights: bool = False) -> t
     With `random_weights`, no weights are loaded. Raises `SettingsError` if the model cannot be loaded.
     """
     file = Path(name) if name.endswith(".gguf") else None
-    place, options = (str(file.parent), {"gguf_file": file.name}) if file else (name, {})
+    source, options = (str(file.parent), {"gguf_file": file.name}) if file else (name, {})
     try:
         if file and not file.is_file():  # else its folder would be looked up on the hub, slowly
             raise FileNotFoundError("there is no such file")
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, **options)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
         factory: Any = AutoModelForCausalLM
         if random_weights:
-            model = factory.from_config(AutoConfig.from_pretrained(place, **options), dtype=dtype)
+            model = factory.from_config(AutoConfig.from_pretrained(source, **options), dtype=dtype)
         else:
-            model = factory.from_pretrained(place, dtype=dtype, **options)
+            model = factory.from_pretrained(source, dtype=dtype, **options)
         return model, tokenizer
     except Exception as error:  # a bad file can raise the errors of half a dozen libraries
         raise SettingsError(

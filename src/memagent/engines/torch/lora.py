@@ -38,12 +38,12 @@ def with_adapter(model: Any, adapter: Path, trainable: bool = False) -> Any:
     try:
         if adapter.is_dir():
             adapted = peft.PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
-            kept = peft.utils.load_peft_weights(str(adapter), device="cpu")
+            saved = peft.utils.load_peft_weights(str(adapter), device="cpu")
         else:
-            adapted, kept = _from_gguf(model, adapter, trainable)
-        # PEFT ignores weights that the model has no place for, and only warns of missing ones.
+            adapted, saved = _from_gguf(model, adapter, trainable)
+        # PEFT ignores weights that the model has no layer for, and only warns of missing ones.
         used = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
-        if odd := {name for name in kept.keys() ^ used.keys() if ".lora_" in name}:
+        if odd := {name for name in saved.keys() ^ used.keys() if ".lora_" in name}:
             raise ValueError(f"{len(odd)} of its weights are for other layers, such as {min(odd)}")
     except Exception as error:  # a bad adapter can raise the errors of several libraries
         raise SettingsError(
@@ -100,10 +100,10 @@ class GgufLayout:
 
     def name(self, weight: str) -> str:
         """llama.cpp's name for a weight. Raises `SettingsError` if it has none."""
-        found = self.names.get_name(weight, try_suffixes=(".weight", ".bias"))
-        if found is None:
+        tensor_name = self.names.get_name(weight, try_suffixes=(".weight", ".bias"))
+        if tensor_name is None:
             raise SettingsError(f"llama.cpp has no place for the weight {weight}: export as merged")
-        return found
+        return tensor_name
 
     def arrange(self, weight: str, values: torch.Tensor) -> NDArray[np.float32]:
         """Values `(out, ...)` with their rows in llama.cpp's order."""
@@ -119,7 +119,7 @@ class GgufLayout:
 
     def restore(self, weight: str, rows: NDArray[Any]) -> torch.Tensor:
         """Values of a GGUF `(out, ...)` in transformers' order, as float32: the inverse of `arrange`."""
-        # Arranging the row numbers tells where each row came from.
+        # Arranging the row numbers shows where each row came from.
         order = self.arrange(weight, torch.arange(len(rows)))
         values = np.empty(rows.shape, dtype=np.float32)
         values[order.astype(int)] = rows

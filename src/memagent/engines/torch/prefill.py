@@ -1,6 +1,6 @@
 """Prefill: compute prompts as one batch; beginnings that they share are computed once.
 
-Attempts at one example read the same chunk before they differ. transformers' cache grows by concatenation,
+Rollouts of one example read the same chunk before they differ. transformers' cache grows by concatenation,
 which copies all of it at each token; here it gets room for the tokens still to be sampled, except in layers
 of other kinds (sliding windows, states).
 """
@@ -29,25 +29,25 @@ def read_prompts(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read all prompts, computing repeated prompts and shared beginnings only once.
 
-    Returns, for each prompt, the logits of the next token `(sequences, vocabulary)`; a mask of the places
-    in the cache that are its own `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
+    Returns, for each prompt, the logits of the next token `(sequences, vocabulary)`; a mask of its own
+    positions in the cache `(sequences, tokens)`; and the cache, with room for `steps` more tokens.
     """
-    wanted = [tuple(ids) for ids in prompt_ids]
-    prompts = list(dict.fromkeys(wanted))
+    requested = [tuple(ids) for ids in prompt_ids]
+    prompts = list(dict.fromkeys(requested))
     families = group_by_beginning(prompts)
     if _sees_all(model) and _pays(families, prompts):
         logits, mask, cache = _read_by_family(model, prompts, families)
         prompts = [prompts[index] for _, members in families for index in members]
     else:
         logits, mask, cache = _read_whole(model, prompts)
-    places = {prompt: place for place, prompt in enumerate(prompts)}
-    of_wanted = torch.tensor([places[prompt] for prompt in wanted], device=model.device)
-    make_room(cache, of_wanted, steps)
-    return logits[of_wanted], mask[of_wanted], cache
+    indices = {prompt: index for index, prompt in enumerate(prompts)}
+    of_requested = torch.tensor([indices[prompt] for prompt in requested], device=model.device)
+    make_room(cache, of_requested, steps)
+    return logits[of_requested], mask[of_requested], cache
 
 
 def _pays(families: Families, prompts: Sequence[Sequence[int]]) -> bool:
-    """Whether to read beginnings in a pass of their own: every family has one, and they save enough."""
+    """Whether to read beginnings in a separate pass: every family has one, and it saves enough."""
     saved = sum(shared * (len(members) - 1) for shared, members in families)
     return saved >= _MIN_SAVED * sum(map(len, prompts)) and all(shared for shared, _ in families)
 
@@ -79,8 +79,8 @@ def _read_whole(
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Read prompts of which nothing is in a cache.
 
-    Returns the logits after each `(sequences, vocabulary)`; a mask of the places in the cache that are its
-    own `(sequences, tokens)`; and the cache. If every layer sees all tokens, padding comes last, where causal
+    Returns the logits after each `(sequences, vocabulary)`; a mask of its own positions in the cache
+    `(sequences, tokens)`; and the cache. If every layer sees all tokens, padding comes last, where causal
     attention never looks. It needs no mask then, and its kernels skip the half that no token sees.
     """
     if not _sees_all(model):
@@ -107,15 +107,15 @@ def _sees_all(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def logits_at(model: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
-    """Within the block, the model's head computes logits at these places of its rows alone.
+def logits_at(model: PreTrainedModel, indices: torch.Tensor) -> Iterator[None]:
+    """Within the block, the model's head computes logits only at these indices.
 
-    `places` count through the flattened rows; the logits are `(places, vocabulary)`. A vocabulary is so large
-    that the logits of all tokens of a batch need more memory than all else.
+    `indices` `(logits,)` count through the flattened rows; the logits are `(logits, vocabulary)`. The logits
+    of all tokens of a batch would need more memory than everything else.
     """
 
     def choose(_: Any, hidden: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        return (hidden[0].flatten(0, 1)[places],)
+        return (hidden[0].flatten(0, 1)[indices],)
 
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call, unused-ignore]
     hook = head.register_forward_pre_hook(choose)
@@ -164,14 +164,14 @@ def pad_left(ids: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.
 
 def make_room(cache: Cache, rows: torch.Tensor, tokens: int) -> None:
     """Make row i of the cache a copy of its row `rows[i]`, with room for `tokens` more tokens."""
-    for place, layer in enumerate(cache.layers):
+    for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
             filled = layer.keys.shape[2]
             every = rows.equal(torch.arange(len(layer.keys), device=rows.device))
             keys, values = (
                 _with_room(part if every else part[rows], tokens) for part in (layer.keys, layer.values)
             )
-            cache.layers[place] = _RoomyLayer(keys, values, filled)
+            cache.layers[index] = _RoomyLayer(keys, values, filled)
         else:
             layer.reorder_cache(rows)  # type: ignore[arg-type, unused-ignore]
 
@@ -199,7 +199,7 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call, unused-i
         return self._show(rows, stop)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Move row `beam_idx[i]` to place i, without adding rows; a row that stays costs nothing."""
+        """Move row `beam_idx[i]` to index i, without adding rows; a row that stays costs nothing."""
         moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
         tokens = self.get_seq_length()
         for part in (self._all_keys, self._all_values):
@@ -249,7 +249,7 @@ def group_by_beginning(prompts: Sequence[Sequence[int]]) -> Families:
         if end - begin == 1:
             return _Parts(above, [begin], [])
         depth = min(common[begin : end - 1])
-        borders = [place for place in range(begin + 1, end) if common[place - 1] == depth]
+        borders = [index for index in range(begin + 1, end) if common[index - 1] == depth]
         branches = [*pairwise((begin, *borders, end))]
         closed = _join([divide(*branch, above) for branch in branches])
         opened = _join([divide(*branch, depth) for branch in branches])
@@ -258,9 +258,9 @@ def group_by_beginning(prompts: Sequence[Sequence[int]]) -> Families:
         return closed
 
     parts = divide(0, len(order), 0) if order else _join([])
-    alone = [(len(ordered[place]) - 1, [place]) for place in parts.left]
+    alone = [(len(ordered[index]) - 1, [index]) for index in parts.left]
     families = [
-        (shared, sorted(order[place] for place in places)) for shared, places in alone + parts.families
+        (shared, sorted(order[index] for index in places)) for shared, places in alone + parts.families
     ]
     return sorted(families, key=lambda family: family[1][0])
 
@@ -276,6 +276,6 @@ class _Parts(NamedTuple):
 def _join(parts: Sequence[_Parts]) -> _Parts:
     return _Parts(
         sum(part.saved for part in parts),
-        [place for part in parts for place in part.left],
+        [index for part in parts for index in part.left],
         [family for part in parts for family in part.families],
     )

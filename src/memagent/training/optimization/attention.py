@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from memagent.errors import SettingsError
-from memagent.training.optimization.sequences import Block, Trees
+from memagent.training.optimization.sequences import AttentionBlock, Trees
 
 _NAME = "memagent_trees"
 _UNKNOWN = ("softcap", "s_aux")  # options not implemented here: capped scores, attention sinks
@@ -61,12 +61,12 @@ def tree_attention(
     return torch.cat(outputs)[trees.order][None], None
 
 
-def _gather(part: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def _gather(part: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """`(1, heads, tokens, size)` to `(runs, heads, tokens of a run, size)`."""
-    return part.squeeze(0)[:, places].transpose(0, 1)
+    return part.squeeze(0)[:, indices].transpose(0, 1)
 
 
-def _mask(block: Block, window: int | None) -> torch.Tensor | None:
+def _mask(block: AttentionBlock, window: int | None) -> torch.Tensor | None:
     """What each token sees `(runs, 1, tokens, shared + tokens)`; none if that is all before it in its run."""
     shared = block.before.shape[1]
     if not shared and not window:

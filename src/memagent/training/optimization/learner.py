@@ -33,21 +33,21 @@ TokenLoss = Callable[[Batch, TokenValues, Sums], torch.Tensor]
 """The loss of each completion token `(tokens,)`; the function adds its metrics to the sums."""
 
 
-def learning_rate(wanted: ScheduleSettings, step: int, steps: int) -> float:
-    """The rate of the step after `step` others, of `steps` in all."""
-    rising = min(1.0, (step + 1) / max(wanted.warmup_steps, 1))
-    falling = min(1.0, (steps - step) / max(wanted.decay_steps, 1))
-    return wanted.learning_rate * rising * falling
+def learning_rate(schedule: ScheduleSettings, step: int, steps: int) -> float:
+    """The learning rate of the step after `step` others, of `steps` in all."""
+    rising = min(1.0, (step + 1) / max(schedule.warmup_steps, 1))
+    falling = min(1.0, (steps - step) / max(schedule.decay_steps, 1))
+    return schedule.learning_rate * rising * falling
 
 
 def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
-    """Every conversation of every attempt, with its attempt's advantage in the group."""
-    rewards = torch.tensor([[attempt.reward or 0.0 for attempt in group.trajectories]])
+    """Every conversation of every trajectory, with its trajectory's advantage in the group."""
+    rewards = torch.tensor([[trajectory.reward or 0.0 for trajectory in group.trajectories]])
     advantages = group_advantages(rewards, loss.divide_by_std)[0].tolist()
     return [
         sequence
-        for attempt, advantage in zip(group.trajectories, advantages, strict=True)
-        for sequence in sequences_of(attempt, advantage, loss.credit)
+        for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+        for sequence in sequences_of(trajectory, advantage, loss.credit)
     ]
 
 
@@ -61,12 +61,14 @@ def sequences_of(
     """
     conversations = trajectory.conversations if credit == "trajectory" else trajectory.conversations[-1:]
     sequences = []
-    for it in (conversation.completion for conversation in conversations):
-        if not it.prompt_ids or not it.completion_ids:
+    for completion in (conversation.completion for conversation in conversations):
+        if not completion.prompt_ids or not completion.completion_ids:
             raise TrainingError(_NO_IDS.format(trajectory.example_id, "token ids"))
-        if len(it.logprobs) != len(it.completion_ids):
+        if len(completion.logprobs) != len(completion.completion_ids):
             raise TrainingError(_NO_IDS.format(trajectory.example_id, "log-probability for each token"))
-        sequences.append(TrainingSequence(it.prompt_ids, it.completion_ids, it.logprobs, advantage))
+        sequences.append(
+            TrainingSequence(completion.prompt_ids, completion.completion_ids, completion.logprobs, advantage)
+        )
     return sequences
 
 
@@ -100,7 +102,7 @@ class Learner:
 
         return self._step(sequences, losses, rate)
 
-    def imitate(self, sequences: Sequence[TrainingSequence], rate: float) -> Sums:
+    def fine_tune(self, sequences: Sequence[TrainingSequence], rate: float) -> Sums:
         """Take a supervised step on the completions. Returns sums over their tokens."""
         return self._step(sequences, lambda _batch, values, _sums: -values.logprobs, rate)
 
@@ -114,7 +116,7 @@ class Learner:
 
     def gradient(self, sequences: Sequence[TrainingSequence], token_loss: TokenLoss) -> Sums:
         """Compute the gradient of the mean loss over the completion tokens of all ranks."""
-        total = sum(self.ranks.gather([sum(len(it.completion_ids) for it in sequences)]))
+        total = sum(self.ranks.gather([sum(len(sequence.completion_ids) for sequence in sequences)]))
         sums = Sums(float)
         self._optimizer.zero_grad(set_to_none=True)
         with self.policy.training(self.settings.layout):

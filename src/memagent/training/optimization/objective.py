@@ -1,9 +1,17 @@
 """From rewards to the loss: Multi-Conv DAPO (arXiv 2507.02259, section 3.2; DAPO, arXiv 2503.14476).
 
-Advantages are normalised per trajectory, then assigned to every token of all its conversations: a
-trajectory that read a long document has more rows than another, yet counts once in its group. Losses are
-per token and not averaged here: the learner divides their sum by the sampled tokens of the optimizer step.
-Exponents are clamped, so that no single token can make the gradient infinite.
+What differs from the paper:
+- Exponents are clamped and k3 is capped at 10, so that no single token can make the gradient infinite.
+- Where A < 0, a dual clip bounds a token's loss, as in the authors' scripts. These also clip at 0.2 on both
+  sides, where the paper and the defaults here have DAPO's 0.2 and 0.28.
+
+Mistakes that are easy to make; a test guards against each of them:
+- Normalising advantages per row: a trajectory that read more has more rows, yet counts once in its group.
+  So advantages are per trajectory, then given to every token of all its conversations.
+- Averaging per micro-batch or rank: the gradient would depend on the batching. Losses are not averaged here;
+  the learner divides their sum by the sampled tokens of the whole optimizer step.
+- As many optimizer steps as the rows fill: long documents would get more updates than short ones.
+- Tokenising text again: the ids and log-probabilities are the sampler's, or it is an error.
 """
 
 from __future__ import annotations
@@ -13,8 +21,8 @@ import torch
 from memagent.training.settings import LossSettings
 
 _EPSILON = 1e-6
-_MOST_DIFFERENCE = 20.0  # between two log-probabilities, in either direction
-_MOST_K3 = 10.0
+_MAX_DIFFERENCE = 20.0  # between two log-probabilities, in either direction
+_MAX_K3 = 10.0
 
 
 def group_advantages(rewards: torch.Tensor, divide_by_std: bool = False) -> torch.Tensor:
@@ -32,7 +40,7 @@ def group_advantages(rewards: torch.Tensor, divide_by_std: bool = False) -> torc
 
 def probability_ratio(policy_logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
     """r: each token's probability under the policy divided by that under the sampler `(tokens,)`."""
-    return torch.exp((policy_logprobs - old_logprobs).clamp(-_MOST_DIFFERENCE, _MOST_DIFFERENCE))
+    return torch.exp((policy_logprobs - old_logprobs).clamp(-_MAX_DIFFERENCE, _MAX_DIFFERENCE))
 
 
 def clipped_objective(
@@ -59,8 +67,8 @@ def k3(policy_logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch
     Never negative, and unbiased for tokens drawn from the policy, but capped at 10, as in verl: where the
     reference gives a token more than 13.6 times the policy's probability, it pulls no more.
     """
-    difference = (reference_logprobs - policy_logprobs).clamp(-_MOST_DIFFERENCE, _MOST_DIFFERENCE)
-    return (torch.exp(difference) - difference - 1).clamp(max=_MOST_K3)
+    difference = (reference_logprobs - policy_logprobs).clamp(-_MAX_DIFFERENCE, _MAX_DIFFERENCE)
+    return (torch.exp(difference) - difference - 1).clamp(max=_MAX_K3)
 
 
 def token_losses(

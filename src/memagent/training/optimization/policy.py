@@ -73,7 +73,7 @@ class Policy:
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Load the weights of a checkpoint. Raises `TrainingError` if they belong to another policy."""
         trained = self.trained_parameters()
-        ours, theirs = ({name: value.shape for name, value in it.items()} for it in (trained, weights))
+        ours, theirs = ({name: value.shape for name, value in state.items()} for state in (trained, weights))
         if ours != theirs:
             raise TrainingError("the checkpoint is for another policy: weights differ in name or shape")
         with torch.no_grad():
@@ -86,10 +86,10 @@ class Policy:
         network = self.network
         precision = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
         attention = attention_over_trees(network) if batch.trees else nullcontext()
-        with precision, attention, logits_at(network, batch.places):
+        with precision, attention, logits_at(network, batch.indices):
             logits = network(
                 input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **arguments
-            ).logits  # (places, vocabulary)
+            ).logits  # (logits, vocabulary)
         chosen = logits[batch.select].float() / self.temperature  # (tokens, vocabulary)
         logprobs = torch.log_softmax(chosen, dim=-1)
         flat = logprobs.detach()
@@ -98,8 +98,8 @@ class Policy:
 
     def keep_reference(self, weights: Mapping[str, torch.Tensor] | None = None) -> None:
         """Keep a copy of the current policy as the reference, or the `weights` of a checkpoint."""
-        kept = self.trained_parameters() if weights is None else weights
-        self._reference = {name: value.detach().to(self.device, copy=True) for name, value in kept.items()}
+        source = self.trained_parameters() if weights is None else weights
+        self._reference = {name: value.detach().to(self.device, copy=True) for name, value in source.items()}
 
     def reference_logprobs(self, batch: Batch) -> torch.Tensor:
         """The log-probabilities of the same tokens under the reference `(completion tokens,)`."""

@@ -1,7 +1,7 @@
 """From sequences to model inputs: rows within a token budget, laid out without waste.
 
 Three layouts give the same numbers. "padded" has one sequence per row, padded to the longest. "packed" puts
-all sequences of a micro-batch into one row. "shared" also computes a common prefix only once: all attempts of
+all sequences of a micro-batch into one row. "shared" also computes a common prefix only once: all rollouts of
 a group read the same chunk, which comes first in their prompts. Both "packed" and "shared" compute identical
 sequences once.
 """
@@ -38,11 +38,11 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Runs of tokens of one row that attention takes together: prefixes, or branches and what comes before.
+class AttentionBlock:
+    """Runs of tokens of one row that attend together: prefixes, or branches and what comes before them.
 
-    Runs of like lengths lie side by side, and are padded at the end with their last token. Each entry of
-    `rows` and `before` is the place of a token in the row.
+    Runs of similar lengths lie side by side, and are padded at the end with their last token. Each entry of
+    `rows` and `before` is the index of a token in the row.
     """
 
     rows: torch.Tensor  # (runs, tokens)
@@ -51,8 +51,8 @@ class Block:
     own: torch.Tensor  # the entries of the flattened `rows` that are not padding
 
     @property
-    def places(self) -> torch.Tensor:
-        """The places in the row of the tokens that the block computes."""
+    def indices(self) -> torch.Tensor:
+        """The indices in the row of the tokens that the block computes."""
         return self.rows.flatten()[self.own]
 
 
@@ -62,17 +62,20 @@ PADDING = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """How the trees of a row lie in it: blocks, which compute each of its tokens once.
+    """The layout of a row's trees: blocks, which compute each of its tokens once.
 
     `order` brings the tokens that the blocks compute, one block after the other, into the order of the row.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[AttentionBlock, ...]
     order: torch.Tensor  # (tokens,)
 
     def to(self, device: torch.device | str) -> Trees:
         """A copy on another device."""
-        moved = (Block(*(getattr(it, name).to(device) for name in it.__slots__)) for it in self.blocks)
+        moved = (
+            AttentionBlock(*(getattr(block, name).to(device) for name in block.__slots__))
+            for block in self.blocks
+        )
         return Trees(tuple(moved), self.order.to(device))
 
 
@@ -80,14 +83,14 @@ class Trees:
 class Batch:
     """A micro-batch.
 
-    Logits are computed at `places` of the flattened rows, and `select` picks those of completion tokens. The
-    flat tensors have an entry for each completion token of the batch, all in the same order.
+    Logits are computed at the `indices` of the flattened rows, and `select` picks those of completion tokens.
+    The flat tensors have an entry for each completion token of the batch, all in the same order.
     """
 
     input_ids: torch.Tensor  # (rows, tokens)
     position_ids: torch.Tensor  # (rows, tokens)
     trees: Trees | None
-    places: torch.Tensor  # (places,)
+    indices: torch.Tensor  # (logits,)
     select: torch.Tensor  # (completion tokens,)
     targets: torch.Tensor  # (completion tokens,)
     old_logprobs: torch.Tensor  # (completion tokens,), 0 if not sampled
@@ -99,7 +102,7 @@ class Batch:
         """A copy on another device."""
         values = {name: getattr(self, name) for name in self.__slots__}
         moved: dict[str, Any] = {
-            name: it.to(device) for name, it in values.items() if isinstance(it, torch.Tensor)
+            name: tensor.to(device) for name, tensor in values.items() if isinstance(tensor, torch.Tensor)
         }
         return replace(self, **moved, trees=self.trees and self.trees.to(device))
 
@@ -186,11 +189,11 @@ def _split(tree: Tree, budget_tokens: int) -> list[Tree]:
 
 
 def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, Any]:
-    counts = torch.tensor([len(it.completion_ids) for it in sequences])
-    old = [it.old_logprobs or (0.0,) * len(it.completion_ids) for it in sequences]
-    advantages = torch.tensor([it.advantage for it in sequences], dtype=torch.float32)
+    counts = torch.tensor([len(sequence.completion_ids) for sequence in sequences])
+    old = [sequence.old_logprobs or (0.0,) * len(sequence.completion_ids) for sequence in sequences]
+    advantages = torch.tensor([sequence.advantage for sequence in sequences], dtype=torch.float32)
     return {
-        "targets": torch.tensor([token for it in sequences for token in it.completion_ids]),
+        "targets": torch.tensor([token for sequence in sequences for token in sequence.completion_ids]),
         "old_logprobs": torch.tensor([value for row in old for value in row], dtype=torch.float32),
         "advantages": advantages.repeat_interleave(counts),
         "tokens": sum(map(_length, sequences)),
@@ -200,17 +203,19 @@ def _flatten(sequences: Sequence[TrainingSequence]) -> dict[str, Any]:
 def _pad(sequences: Sequence[TrainingSequence]) -> Batch:
     """One row per sequence, padded at the end, where causal attention never looks: it needs no mask."""
     width = max(map(_length, sequences))
-    places = [
-        row * width + place
-        for row, it in enumerate(sequences)
-        for place in range(len(it.prompt_ids) - 1, _length(it) - 1)
+    indices = [
+        row * width + index
+        for row, sequence in enumerate(sequences)
+        for index in range(len(sequence.prompt_ids) - 1, _length(sequence) - 1)
     ]
     return Batch(
-        input_ids=torch.tensor([[*_ids(it), *[0] * (width - _length(it))] for it in sequences]),
+        input_ids=torch.tensor(
+            [[*_ids(sequence), *[0] * (width - _length(sequence))] for sequence in sequences]
+        ),
         position_ids=torch.arange(width).repeat(len(sequences), 1),
         trees=None,
-        places=torch.tensor(places),
-        select=torch.arange(len(places)),
+        indices=torch.tensor(indices),
+        select=torch.arange(len(indices)),
         **_flatten(sequences),
     )
 
@@ -219,55 +224,55 @@ def _pack(trees: Sequence[Tree]) -> Batch:
     """All trees in one row: each prefix, then the distinct branches' own tokens."""
     ids: list[int] = []
     positions: list[int] = []
-    places: list[int] = []
+    indices: list[int] = []
     select: list[int] = []
-    runs: list[_Run] = []
+    runs: list[_TokenRun] = []
     for tree in trees:
         before = range(len(ids), len(ids) + tree.shared)
         ids += _ids(tree.branches[0][0])[: tree.shared]
         positions += range(tree.shared)
-        runs += [_Run(before, range(0))] if before else []
+        runs += [_TokenRun(before, range(0))] if before else []
         for branch in tree.branches:
             predicted = len(branch[0].completion_ids)
-            runs.append(_Run(range(len(ids), len(ids) + _length(branch[0]) - tree.shared), before))
+            runs.append(_TokenRun(range(len(ids), len(ids) + _length(branch[0]) - tree.shared), before))
             ids += _ids(branch[0])[tree.shared :]
             positions += range(tree.shared, _length(branch[0]))
-            select += len(branch) * [*range(len(places), len(places) + predicted)]
-            places += range(len(ids) - predicted - 1, len(ids) - 1)
+            select += len(branch) * [*range(len(indices), len(indices) + predicted)]
+            indices += range(len(ids) - predicted - 1, len(ids) - 1)
     sequences = [sequence for tree in trees for branch in tree.branches for sequence in branch]
     return Batch(
         input_ids=torch.tensor([ids]),
         position_ids=torch.tensor([positions]),
         trees=_index(runs),
-        places=torch.tensor(places),
+        indices=torch.tensor(indices),
         select=torch.tensor(select),
         **_flatten(sequences),
     )
 
 
-class _Run(NamedTuple):
-    """The places of a prefix or a branch in the row, and those of the prefix before it."""
+class _TokenRun(NamedTuple):
+    """The indices of a prefix or a branch in the row, and those of the prefix before it."""
 
     own: range
     before: range
 
 
-def _index(runs: Sequence[_Run]) -> Trees:
-    """The runs in blocks: together if neither they nor what is before them differ by a factor of two."""
-    alike: dict[tuple[int, int], list[_Run]] = {}
+def _index(runs: Sequence[_TokenRun]) -> Trees:
+    """The runs in blocks: together if neither their lengths nor those of their prefixes differ twofold."""
+    alike: dict[tuple[int, int], list[_TokenRun]] = {}
     for run in runs:
         alike.setdefault((len(run.own).bit_length(), len(run.before).bit_length()), []).append(run)
     blocks = tuple(map(_make_block, alike.values()))
-    return Trees(blocks, torch.cat([it.places for it in blocks]).argsort())
+    return Trees(blocks, torch.cat([block.indices for block in blocks]).argsort())
 
 
-def _make_block(runs: Sequence[_Run]) -> Block:
+def _make_block(runs: Sequence[_TokenRun]) -> AttentionBlock:
     rows, is_own = _fill_up([run.own for run in runs])
     before, is_before = _fill_up([run.before for run in runs])
     shared = torch.tensor([len(run.before) for run in runs])[:, None]  # (runs, 1)
     positions = [torch.arange(is_before.shape[1]).expand_as(before), shared + torch.arange(rows.shape[1])]
     seen = torch.cat([is_before, is_own], dim=1)  # (runs, shared + tokens)
-    return Block(
+    return AttentionBlock(
         rows=rows,
         before=before,
         positions=torch.where(seen, torch.cat(positions, dim=1), PADDING),
@@ -276,7 +281,7 @@ def _make_block(runs: Sequence[_Run]) -> Block:
 
 
 def _fill_up(runs: Sequence[range]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The places of each run `(runs, tokens)`, its last one repeated as padding; and what is no padding."""
+    """The indices of each run `(runs, tokens)`, padded with its last one; and a mask without padding."""
     counts = torch.tensor([len(run) for run in runs])[:, None]  # (runs, 1)
     firsts = torch.tensor([run.start for run in runs])[:, None]
     steps = torch.arange(int(counts.max()))[None, :]  # (1, tokens)

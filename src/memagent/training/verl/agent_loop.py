@@ -1,6 +1,6 @@
 """An agent loop that makes the package's own attempts: one read, with a training row per conversation.
 
-The reward is the attempt's; verl assigns it to every row of the session. verl's workers load the data set
+The reward is the trajectory's; verl assigns it to every row of the session. verl's workers load the data set
 from this module (`data.custom_cls`), which registers the loop wherever they run.
 """
 
@@ -25,7 +25,8 @@ from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.settings import ReadSettings
 from memagent.strict import StrictModel, build
 from memagent.tasks.files import ExampleLine, example_lines
-from memagent.training.rollout import Rollout, load_reward
+from memagent.training.rewards import load_reward
+from memagent.training.rollout import Rollout
 from memagent.types import Completion, Conversation, Example, Message, Model, Sampling, Trajectory, Usage
 
 AGENT_LOOP = "memagent"
@@ -81,13 +82,13 @@ class ExampleDataset(Dataset[dict[str, Any]]):  # type: ignore[misc, unused-igno
         return {**self._rows[index], "index": index}
 
 
-def read_example(place: Mapping[str, Any]) -> Example:
+def read_example(reference: Mapping[str, Any]) -> Example:
     """The example that a row refers to. Raises `SettingsError` if its file is missing or has changed."""
-    found = ExampleLine(Path(place["path"]), place["number"], place["offset"])
-    example = found.example(estimate_tokens)
-    if example.id != place["id"]:
+    line = ExampleLine(Path(reference["path"]), reference["number"], reference["offset"])
+    example = line.example(estimate_tokens)
+    if example.id != reference["id"]:
         raise SettingsError(
-            f"{found.path}, row {found.number} is not {place['id']}: the file was changed during the run"
+            f"{line.path}, row {line.number} is not {reference['id']}: the file was changed during the run"
         )
     return example
 
@@ -212,9 +213,9 @@ def _stop_ids(model: str) -> frozenset[int]:
 
 
 def _outputs(trajectory: Trajectory, reports: list[dict[str, Any]], score: float) -> list[AgentLoopOutput]:
-    """The rows of an attempt; the last one has the reward and the values that verl averages in its logs."""
+    """The rows of a trajectory; the last one has the reward and the values that verl averages in its logs."""
     outputs = [_row(*pair) for pair in zip(trajectory.conversations, reports, strict=True)]
-    cut = sum(it.completion.finish_reason == "length" for it in trajectory.conversations)
+    cut = sum(conversation.completion.finish_reason == "length" for conversation in trajectory.conversations)
     outputs[-1].reward_score = trajectory.reward
     outputs[-1].extra_fields["reward_extra_info"] = {
         "acc": score,  # under this name, verl counts a validation attempt that failed as 0

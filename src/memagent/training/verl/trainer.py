@@ -23,7 +23,7 @@ from verl.utils.device import auto_set_device
 
 from memagent.errors import SettingsError
 from memagent.reading.budgets import Budgets
-from memagent.training.rollout import check_prompts
+from memagent.training.rewards import check_prompts
 from memagent.training.verl.agent_loop import AGENT_LOOP, plugin_settings
 from memagent.types import Trained
 
@@ -102,8 +102,8 @@ def attempt_means(rewards: list[float], infos: list[Mapping[str, float]]) -> dic
 def check(config: DictConfig) -> None:
     """Raise `SettingsError` for a configuration that would not train on the attempts' rewards."""
     for name, needed in _NEEDED.items():
-        if (found := OmegaConf.select(config, name)) != needed:
-            raise SettingsError(f"{name} is {found!r}, this plug-in needs {needed!r}")
+        if (value := OmegaConf.select(config, name)) != needed:
+            raise SettingsError(f"{name} is {value!r}, this plug-in needs {needed!r}")
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     if actor.use_kl_loss and model.get("lora_adapter_path"):
         raise SettingsError(

@@ -1,0 +1,22 @@
+"""Text as such: where sentences end, and what can be sent."""
+
+from __future__ import annotations
+
+import re
+
+# After a mark and its closing quotes, before a capital or a digit; not after "Mr.".
+SENTENCE_END = re.compile(
+    r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
+)
+"""The space between two sentences of English prose on one line."""
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def sendable(text: str) -> str:
+    """The text with U+FFFD in place of lone surrogates, which no encoding has."""
+    try:
+        text.encode()  # ten times as fast as a search for surrogates
+    except UnicodeEncodeError:
+        return _SURROGATES.sub("\ufffd", text)
+    return text
