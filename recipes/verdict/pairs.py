@@ -6,12 +6,13 @@
 
 A text has 60 to 400 tokens: a passage, a part of one, or several. Of the questions that it answers, those
 that share the fewest words with it come first; of those that it does not, those that share the most:
-questions on what was cut off, on other passages of the same title, its own with a name exchanged. So shared
-words give nothing away. Three sets have questions whose answer has to be concluded: FairytaleQA's implicit
-ones, BoolQ's, and StrategyQA's beside the facts that they need. Some questions have their words replaced by synonyms from WordNet (its folder
-`dict`). Questions of two hops are asked beside what is known, too. There are as many Yes as No. All questions
-on a text share the beginning of their prompt, which training computes once. The data, and what is left out of
-it, are those of recipes/reader/lessons.py.
+questions on what was cut off, on other passages of the same title, its own with a name exchanged. So
+shared words give nothing away. Three sets have questions whose answer has to be concluded: FairytaleQA's
+implicit ones, BoolQ's, and StrategyQA's beside the facts that they need. Some questions have their words
+replaced by synonyms from WordNet (its folder `dict`). Questions of two hops are asked beside what is
+known, too. There are as many Yes as No. All questions on a text share the beginning of their prompt,
+which training computes once. The data, and what is left out of it, are those of
+recipes/reader/lessons.py.
 """
 
 from __future__ import annotations
