@@ -107,11 +107,11 @@ class Addition:
         """The version to build on, what to read, and whether more may follow: interrupted reads go first."""
         lineage = self._notebooks.lineage(self._id)
         base = lineage[-1] if lineage else EMPTY
-        begun = self._notebooks.find_unfinished(self._id, base.number)
-        if begun and (news := _find_again(self._document, begun)):
+        unfinished = self._notebooks.find_unfinished(self._id, base.number)
+        if unfinished and (news := _find_again(self._document, unfinished)):
             return base, news, True
-        news = _find_new(self._document, [it for version in lineage for it in version.portions])
-        just_read = {it.name for version in self.versions for it in version.portions}
+        news = _find_new(self._document, [portion for version in lineage for portion in version.portions])
+        just_read = {portion.name for version in self.versions for portion in version.portions}
         self.known = tuple(name for name in news.known if name not in just_read)
         if news.portions:
             self._notebooks.begin(self._id, base.number, news.portions)
@@ -152,7 +152,7 @@ class Addition:
             return
         names = ("memory", "model", "workflow", "chunks", "document_tokens", "spent", "cut")
         values = {name: getattr(read.result, name) for name in names} | {
-            "portions": tuple(it for it in news.portions if it.name in read.found.replaced),
+            "portions": tuple(portion for portion in news.portions if portion.name in read.found.replaced),
             "memory_tokens": budget_tokens,
             "statements": read.progress.statements,
         }
@@ -210,22 +210,25 @@ def _find_new(document: Document, read: Iterable[Portion]) -> _News:
     fresh: list[Portion] = []
     known: list[str] = []
     for source in document.sources:
-        path, whole, now = _path_of(source), source.size_bytes, state_of(source)
-        kept = now.to_keep()
-        if path and any(FileState(it.end, it.mtime_ns, it.ctime_ns) == now for it in by_path[path]):
+        path, size, state = _path_of(source), source.size_bytes, state_of(source)
+        earlier = by_path[path]
+        if path and state in (
+            FileState(portion.end, portion.mtime_ns, portion.ctime_ns) for portion in earlier
+        ):
             known.append(source.name)
             continue
-        earlier = [it for it in by_path[path] if path and it.end < whole]
-        digests = prefix_digests(source, {whole, *(it.end for it in earlier)})
-        grown = [it.end for it in earlier if digests.get(it.end) == it.sha256]
-        if digests[whole] in seen or (grown and _is_blank(source, max(grown))):
+        shorter = [portion for portion in earlier if path and portion.end < size]
+        digests = prefix_digests(source, {size, *(portion.end for portion in shorter)})
+        grown = [portion.end for portion in shorter if digests.get(portion.end) == portion.sha256]
+        if digests[size] in seen or (grown and _is_blank(source, max(grown))):
             known.append(source.name)
             continue
-        seen.add(digests[whole])
+        seen.add(digests[size])
         start = _line_start(source, max(grown)) if grown else 0
-        sources.append(_slice(source, start, whole))
-        times = kept.mtime_ns, kept.ctime_ns
-        fresh.append(Portion(source.name, path, digests[whole], start, whole, *times))
+        sources.append(_slice(source, start, size))
+        stored = state.to_keep()
+        times = stored.mtime_ns, stored.ctime_ns
+        fresh.append(Portion(source.name, path, digests[size], start, size, *times))
     return _News(_title(document, sources), tuple(fresh), tuple(known))
 
 
@@ -266,18 +269,18 @@ def _slice(source: DocumentFile, start: int, end: int) -> DocumentFile:
     return replace(rest, named=False)  # it is no error if it has no new text
 
 
-def _line_start(source: DocumentFile, place: int) -> int:
-    """The start of the line that contains a place; 0, for the whole file, if that cannot be determined."""
+def _line_start(source: DocumentFile, offset: int) -> int:
+    """The start of the line that contains a byte; 0, for the whole file, if that cannot be determined."""
     if source.format not in ("text", "jsonl") or source.gzipped or source.encoding not in _UTF8:
         return 0
-    before = bytes_at(source.origin, max(0, place - _MAX_LINE_BYTES), min(place, _MAX_LINE_BYTES))
+    before = bytes_at(source.origin, max(0, offset - _MAX_LINE_BYTES), min(offset, _MAX_LINE_BYTES))
     end = before.rfind(b"\n")
-    return place - len(before) + end + 1 if end >= 0 else 0
+    return offset - len(before) + end + 1 if end >= 0 else 0
 
 
-def _is_blank(source: DocumentFile, place: int) -> bool:
+def _is_blank(source: DocumentFile, offset: int) -> bool:
     pieces = (
         bytes_at(source.origin, start, min(BLOCK_BYTES, source.size_bytes - start))
-        for start in range(place, source.size_bytes, BLOCK_BYTES)
+        for start in range(offset, source.size_bytes, BLOCK_BYTES)
     )
     return not any(piece.strip() for piece in pieces)

@@ -123,10 +123,10 @@ class Notebooks:
         except OSError as error:
             raise SettingsError(f"{self.folder} cannot be used: {reason(error)}") from error
         with self._connect() as db:
-            (found,) = db.execute("PRAGMA user_version").fetchone()
-            if found > FORMAT:
-                raise SettingsError(f"{self._file} has format {found}, not {FORMAT}: update memagent")
-            if found < FORMAT:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > FORMAT:
+                raise SettingsError(f"{self._file} has format {version}, not {FORMAT}: update memagent")
+            if version < FORMAT:
                 db.executescript(_SCHEMA)
 
     def _create(self) -> None:
@@ -210,12 +210,12 @@ class Notebooks:
 
     def lineage(self, id: int) -> list[Version]:
         """The versions that led to a notebook's current one, in order, itself included."""
-        versions, found = self.versions(id), list[Version]()
+        versions, ancestors = self.versions(id), list[Version]()
         current = self.entry_of(id).current
         while current:
-            found.append(versions[current])
-            current = found[-1].parent
-        return found[::-1]
+            ancestors.append(versions[current])
+            current = ancestors[-1].parent
+        return ancestors[::-1]
 
     def commit(self, id: int, values: Mapping[str, Any], base: int) -> Version:
         """Add a version after `base`. Raises `SettingsError` unless that is the current one."""
@@ -258,12 +258,12 @@ class Notebooks:
         with self._connect() as db:
             query = "SELECT portions FROM unfinished WHERE notebook = ? AND base = ?"
             row = db.execute(query, (id, base)).fetchone()
-        return tuple(Portion(**it) for it in json.loads(row["portions"])) if row else ()
+        return tuple(Portion(**portion) for portion in json.loads(row["portions"])) if row else ()
 
     def journals(self, id: int, base: int) -> list[Path]:
         """The journals of reads on top of a version, newest first, then the path for a new one."""
-        found = sorted(self.folder.glob(f"{id}-{base}-*.jsonl"), reverse=True)
-        return [*found, self.folder / f"{id}-{base}-{time.time_ns()}.jsonl"]
+        existing = sorted(self.folder.glob(f"{id}-{base}-*.jsonl"), reverse=True)
+        return [*existing, self.folder / f"{id}-{base}-{time.time_ns()}.jsonl"]
 
     def claim(self, id: int) -> IO[str]:
         """The right to change a notebook, held until it is closed. Raises `ClaimedError`."""
@@ -294,6 +294,6 @@ def _check_name(name: str) -> str:
 def _version(record: str) -> Version:
     values = unflatten(json.loads(record))
     values["spent"] = Spent(**values["spent"])
-    values["portions"] = tuple(Portion(**it) for it in values["portions"])
+    values["portions"] = tuple(Portion(**portion) for portion in values["portions"])
     values["statements"] = statements_from(values["statements"])
     return Version(**values)

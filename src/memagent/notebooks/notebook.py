@@ -131,15 +131,15 @@ class Notebook:
         Unless the settings name a workflow, it is answered as by the workflow that wrote the version. Raises
         `EngineError`, and `SettingsError` for an empty memory or question, or an unknown version.
         """
-        found, entry = await asyncio.to_thread(lambda: (self.version(version), self.entry))
-        if not found.memory.strip():
-            why = "nothing that was read was worth keeping" if found.number else "nothing has been read yet"
+        current, entry = await asyncio.to_thread(lambda: (self.version(version), self.entry))
+        if not current.memory.strip():
+            why = "nothing that was read was worth keeping" if current.number else "nothing has been read yet"
             raise SettingsError(f"the notebook {entry.name!r} is empty, because {why}: add to it, then ask")
         if not question.strip():
             raise SettingsError("the problem is empty: ask a question")
-        chosen = settings_of(found, settings or ReadSettings()).fill_from(engine.model.trained)
-        remembered = await _answer(found, question, engine, chosen)
-        return NotebookAnswer(entry.name, found.number, question, remembered)
+        chosen = settings_of(current, settings or ReadSettings()).fill_from(engine.model.trained)
+        remembered = await _answer(current, question, engine, chosen)
+        return NotebookAnswer(entry.name, current.number, question, remembered)
 
 
 async def _answer(version: Version, problem: str, engine: Engine, settings: ReadSettings) -> Remembered:
@@ -167,7 +167,9 @@ async def _answer(version: Version, problem: str, engine: Engine, settings: Read
     return Remembered(
         answer=answer,
         model=model.name,
-        spent=sum((settings.price(it, calls=0) for it in written.unusable), settings.price(written.usage)),
+        spent=sum(
+            (settings.price(usage, calls=0) for usage in written.unusable), settings.price(written.usage)
+        ),
         seconds=round(conversation.seconds, 3),
         statements=cited,
     )
