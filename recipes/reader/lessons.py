@@ -35,9 +35,9 @@ from typing import Any, Literal
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import NOT_THERE, Prompts, load_prompts
+from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import telling
 from memagent.reading.sources import PARAGRAPH_END, between, sentences
-from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.files import write_examples

@@ -21,9 +21,9 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import text_document
 from memagent.engines import open_engine
 from memagent.prompts import AUTO
+from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import best_passages
 from memagent.reading.verdicts import log_odds
-from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.settings import EngineSettings
 from memagent.tasks.files import load_examples
 from memagent.tasks.recipe import ABSENT_ANSWERS

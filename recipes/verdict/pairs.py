@@ -34,9 +34,9 @@ from typing import Any
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import AUTO
+from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import stems, telling
 from memagent.reading.verdicts import NO, YES
-from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.files import write_examples

@@ -156,8 +156,8 @@ class ReadSettings(StrictModel):
     workflow: str | None = _field(
         None,
         "how to read (auto: full if the document takes at most half the window, else select or notes; "
-        "an adapter may bring its own; gated, heads, tree, reread, parallel, "
-        "map_reduce, refine and overwrite are for trained or larger models)",
+        "an adapter may bring its own; gated, parallel, map_reduce and overwrite are for trained or larger "
+        "models)",
     )
     templates: str | None = _field(None, "a TOML file with your own prompts, or MemAgent's own memory.py")
     problem_tokens: Positive | None = _field(None, "the longest problem allowed (1024)")
@@ -175,7 +175,7 @@ class ReadSettings(StrictModel):
     )
     temperature: float = _field(0.0, "0 is greedy", ge=0, le=2)
     top_p: float = _field(1.0, "nucleus sampling", gt=0, le=1)
-    seed: int | None = _field(None, "the sampler's seed")
+    seed: Seed | None = _field(None, "the sampler's seed")
     early_exit: bool = _field(False, "stop once the model says that it knows enough (gated)")
     exit_patience: Count = _field(0, "how many further chunks must change nothing before early_exit stops")
     screen: bool = _field(

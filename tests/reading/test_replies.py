@@ -247,7 +247,7 @@ ENOUGH = [
 ]
 
 
-@pytest.mark.parametrize("prompts", [TAGGED, workflows()["heads"].prompts], ids=["tagged", "heads"])
+@pytest.mark.parametrize("prompts", [TAGGED, workflows()["parallel"].prompts], ids=["tagged", "parallel"])
 def test_a_memory_keeps_its_last_word_where_enough_was_not_asked_for(prompts: Prompts) -> None:
     rules = "MEMORY\nPatience\nSilence\nEnough"
     text = rules.removeprefix("MEMORY\n") if prompts.replies == "marked" else rules

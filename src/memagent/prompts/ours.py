@@ -55,6 +55,9 @@ answer, say so.
 """
 """How workflows without a memory ask for the answer: as those with one do, so that wording favours none."""
 
+WHOLE = sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document")
+"""How a whole document is asked about, which stands in the memory's slot."""
+
 NOTE = f"""\
 {sections(text="chunk")}
 Write a short note of what the text says that helps to answer this question: {{problem}}

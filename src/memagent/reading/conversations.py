@@ -10,7 +10,13 @@ from functools import partial
 
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
-from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
+from memagent.errors import (
+    ContextOverflowError,
+    EmptyAnswerError,
+    EngineError,
+    ProblemTooLongError,
+    SettingsError,
+)
 from memagent.prompts import UNCHANGED, Prompts
 from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
@@ -30,6 +36,7 @@ MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
 
 _SHARE_OF_MEMORY = 0.8  # that one chunk may take: the place of each passage is written beside it
+_SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
@@ -62,6 +69,18 @@ class Reading:
     async def count_tokens(self, text: str) -> int:
         """The number of tokens in a text, counted in a thread."""
         return await asyncio.to_thread(self.model.count_tokens, text)
+
+    async def count_room(self) -> int:
+        """How many tokens a prompt leaves for the document. Raises `SettingsError` if none are left."""
+        taken = await self.count_tokens(self.prompts.bare_text) + await self.count_tokens(self.problem)
+        reply = self.budgets.answer_tokens + self.budgets.answer_thought_tokens
+        room = self.window_tokens - taken - reply - _SLACK_TOKENS
+        if room <= _SLACK_TOKENS:
+            raise SettingsError(
+                f"a window of {self.window_tokens} tokens leaves no room for a document beside a reply of "
+                f"{reply} tokens: lower `answer_tokens`, or `thinking_tokens` if the model is to think"
+            )
+        return room
 
     async def check_problem(self) -> None:
         """Raise `ProblemTooLongError` if the problem exceeds its budget."""

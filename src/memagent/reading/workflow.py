@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from pydantic import Field
 
 from memagent.errors import EngineError, MemAgentError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.sources import Provenance, Sources, Statement
-from memagent.settings import Options, ReadSettings
+from memagent.settings import Options, Positive, ReadSettings, load_workflows
 from memagent.types import Chunk, Conversation, Model
 
-ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel and reread)"
+ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel)"
 """What the setting `rounds` is, for workflows that have it."""
 
 _Task = asyncio.Task[list[Conversation]]
 ReadChunk = Callable[[Chunk, str], Conversations]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
+
+
+class Rounds(Options):
+    """How often a document is read."""
+
+    rounds: Positive = Field(default=3, description=ROUNDS)
+
+
+class Verdicts(Options):
+    """How often chunks are judged."""
+
+    rounds: Positive = Field(default=1, description=ROUNDS)
 
 
 Run = Callable[[Reading, Chunks, str], Conversations]
@@ -87,6 +101,20 @@ class Workflow:
         """
         values = settings.of(self.options).model_dump() if self.options else {}
         return {name: model.calls if value is None else value for name, value in values.items()}
+
+
+async def chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
+    """Chunks that were taken already, and the rest."""
+    for chunk in begun:
+        yield chunk
+    async for chunk in rest:
+        yield chunk
+
+
+def delegate(name: str, reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
+    """The conversations of another workflow, for one that leaves the reading to it; no module imports it."""
+    run: Run = load_workflows()[name].run
+    return run(reading, chunks, memory)
 
 
 async def in_turn(

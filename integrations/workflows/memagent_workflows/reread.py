@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-from pydantic import Field
-
 from memagent.documents.tokens import shorten
 from memagent.prompts import (
     ANSWER,
@@ -31,8 +29,7 @@ from memagent.prompts import (
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
-from memagent.reading.workflow import ROUNDS, Workflow, in_turn
-from memagent.settings import Options, Positive
+from memagent.reading.workflow import Rounds, Workflow, in_turn
 from memagent.types import Conversation, Message
 
 PROMPTS = Prompts(
@@ -63,12 +60,6 @@ one short question, and nothing else: what has to be found out first? Use the na
 
 _MAX_CHUNKS = 8  # of a further pass; if the document has no more, all are read
 _QUESTION_TOKENS = 64
-
-
-class Rounds(Options):
-    """How often a document is read."""
-
-    rounds: Positive = Field(default=3, description=ROUNDS)
 
 
 async def reread(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
