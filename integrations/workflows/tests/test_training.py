@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from training.runs import lines, settings, train  # noqa: E402
+from training.runs import lines, settings, train
 
 
 def test_a_run_learns_from_its_conversations(tmp_path: Path) -> None:
