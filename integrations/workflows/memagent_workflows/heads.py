@@ -20,7 +20,7 @@ from memagent.prompts import ANSWER, MEMORY, NOTE, OPENING, SECTIONS, UNCHANGED,
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import Verdict, read_gated
-from memagent.reading.workflow import Workflow, in_turn
+from memagent.reading.workflow import Lookahead, Workflow, in_turn
 from memagent.settings import Options, Positive
 from memagent.types import Chunk, Message
 
@@ -170,6 +170,6 @@ WORKFLOW = Workflow(
     templates=True,
     screens=True,
     keeps_memory=True,
-    options=HeadsOptions,
+    options=(HeadsOptions, Lookahead),
     memories=lambda settings: settings.of(HeadsOptions).heads,
 )

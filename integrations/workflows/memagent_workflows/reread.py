@@ -29,7 +29,7 @@ from memagent.prompts import (
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
-from memagent.reading.workflow import Rounds, Workflow, in_turn
+from memagent.reading.workflow import Lookahead, Rounds, Workflow, in_turn
 from memagent.types import Conversation, Message
 
 PROMPTS = Prompts(
@@ -107,4 +107,6 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
     return in_turn(reading, reading.passes.again(places), memory, read)
 
 
-WORKFLOW = Workflow(reread, PROMPTS, templates=True, screens=True, keeps_memory=True, options=Rounds)
+WORKFLOW = Workflow(
+    reread, PROMPTS, templates=True, screens=True, keeps_memory=True, options=(Rounds, Lookahead)
+)

@@ -96,4 +96,4 @@ async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[
     return gathering.memory, made
 
 
-WORKFLOW = Workflow(tree, PROMPTS, templates=True, keeps_memory=True, options=Shards)
+WORKFLOW = Workflow(tree, PROMPTS, templates=True, keeps_memory=True, options=(Shards,))

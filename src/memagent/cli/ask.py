@@ -209,7 +209,7 @@ async def _answer_all(asked: _Asked, as_json: bool) -> int:
     """Print each answer as it comes; if one question fails, the others continue."""
     code, separator = 0, ""
     questions = await asyncio.to_thread(_with_traces, asked)
-    asked.display.waiting(describe_opening(choose(asked.settings.engine).engine))
+    asked.display.waiting(describe_opening(choose(asked.settings.engine)))
     async with open_engine(asked.settings.engine) as engine:
         asked.display.waiting("")
         if asked.before:
@@ -264,7 +264,7 @@ async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Quest
         asked.display.end(question.number)
         if read:
             asked.passes.append(read.found)
-    if read.workflow == "auto" and not noted:
+    if read.keeps_memory and not noted and read.progress.spent.calls:  # answered at once, from all of it
         asked.display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
     if (given_up := read.progress.given_up) and read.memory:
         asked.display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -30,6 +30,16 @@ class Rounds(Options):
     """How often a document is read."""
 
     rounds: Positive = Field(default=3, description=ROUNDS)
+
+
+class Lookahead(Options):
+    """How far `in_turn` asks ahead; the replies that are used are the same."""
+
+    decide: ClassVar[bool] = False
+    lookahead: Positive = Field(
+        default=1,
+        description="how many chunks to ask about at once while the memory stays as it is (gated, evidence)",
+    )
 
 
 class Verdicts(Options):
@@ -56,6 +66,8 @@ class Workflow:
         screens: whether it reads chunk by chunk, so that chunks may be passed over by what its memory holds.
         keeps_memory: whether all that it knows is in its memory, so that another read may start from it and
             the answer may be left out.
+        selects: whether what an answer is made from depends on the problem, without the model being asked:
+            then each question costs its own.
         takes_notes: whether the memory of each of its updates is a note on one chunk, apart from all others.
         options: the settings that only it has.
         memories: how many memories a prompt of it shows, from the settings.
@@ -69,8 +81,9 @@ class Workflow:
     templates: bool = False
     screens: bool = False
     keeps_memory: bool = False
+    selects: bool = False
     takes_notes: bool = False
-    options: type[Options] | None = None
+    options: tuple[type[Options], ...] = ()
     memories: Callable[[ReadSettings], int] = lambda _settings: 1
     chunk_tokens: int | None = None
     provenance: Callable[[], Sources] | None = None
@@ -99,7 +112,8 @@ class Workflow:
 
         None stands for as many as the engine takes concurrent calls.
         """
-        values = settings.of(self.options).model_dump() if self.options else {}
+        kinds = [settings.of(kind).model_dump() for kind in self.options if kind.decide]
+        values = {name: value for values in kinds for name, value in values.items()}
         return {name: model.calls if value is None else value for name, value in values.items()}
 
 
@@ -118,7 +132,7 @@ def delegate(name: str, reading: Reading, chunks: Chunks, memory: str = "") -> C
 
 
 async def in_turn(
-    reading: Reading, chunks: Chunks, memory: str, read_chunk: ReadChunk
+    reading: Reading, chunks: Chunks, memory: str, read_chunk: ReadChunk, may_stop: bool = False
 ) -> AsyncGenerator[list[Conversation], None]:
     """Yield the conversations over each chunk in its turn; none of a blank one.
 
@@ -127,12 +141,14 @@ async def in_turn(
     One that changes it leaves those asked ahead unused, and their chunks are asked about again. It is
     speculative execution, as in a processor or in speculative decoding (arXiv 2211.17192). How far ahead
     begins at nothing after each change and grows by one with each chunk that changes nothing, so wasted calls
-    never exceed the chunks that leave the memory unchanged.
+    never exceed the chunks that leave the memory unchanged. Nothing is asked ahead if each chunk decides
+    which one is read next, or, with `may_stop`, whether one is.
 
     Wasted conversations are marked as `unused`, and come before those of the turn in which they have ended.
     Raises what `chunks` and `read_chunk` raise, in the chunk's turn.
     """
-    most = most_at_once(reading.settings, reading.model)
+    ahead = 1 if reading.settings.screen or may_stop else reading.settings.of(Lookahead).lookahead
+    most = min(ahead, reading.model.calls)
     asked: deque[tuple[Chunk, _Task]] = deque()
     again: deque[Chunk] = deque()
     wasted: list[_Task] = []
@@ -171,13 +187,6 @@ async def in_turn(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-def most_at_once(settings: ReadSettings, model: Model) -> int:
-    """How many chunks may be asked about at once: one, if each decides which chunk is read next."""
-    if settings.screen or settings.early_exit:
-        return 1
-    return min(settings.lookahead, model.calls)
 
 
 async def _all(conversations: Conversations) -> list[Conversation]:

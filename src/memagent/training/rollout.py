@@ -91,7 +91,7 @@ class Rollout:
         recorder = _Recorder(self.engine, seed)
         document = text_document(example.document, is_example=True)
         trace = self._trace(seed)
-        in_turn = self.settings.replace(lookahead=1)  # every conversation leads to the answer
+        in_turn = self.settings.in_turn()  # every conversation leads to the answer
         reading = Read(example.problem, document, recorder, in_turn, trace=trace, asks=False)
         conversations: list[Conversation] = []
         error = None

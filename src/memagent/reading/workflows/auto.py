@@ -64,5 +64,5 @@ WORKFLOW = Workflow(
     chunk_tokens=NOTED_TOKENS,
     provenance=Citations,
     shown=shown_of,
-    options=Verdicts,
+    options=(Verdicts,),
 )

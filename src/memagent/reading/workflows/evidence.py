@@ -17,7 +17,7 @@ from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, edit, excerpts_of, fit, memory_of
 from memagent.reading.replies import Verdict
-from memagent.reading.workflow import Workflow, in_turn
+from memagent.reading.workflow import Lookahead, Workflow, in_turn
 from memagent.types import Chunk
 
 PROMPTS = Prompts(
@@ -79,4 +79,12 @@ async def evidence(reading: Reading, chunks: Chunks, memory: str = "") -> Conver
         yield answer
 
 
-WORKFLOW = Workflow(evidence, PROMPTS, templates=True, screens=True, keeps_memory=True, provenance=Citations)
+WORKFLOW = Workflow(
+    evidence,
+    PROMPTS,
+    templates=True,
+    screens=True,
+    keeps_memory=True,
+    options=(Lookahead,),
+    provenance=Citations,
+)

@@ -83,4 +83,4 @@ async def _round(
         yield merge, False
 
 
-WORKFLOW = Workflow(parallel, PROMPTS, templates=True, keeps_memory=True, options=Rounds)
+WORKFLOW = Workflow(parallel, PROMPTS, templates=True, keeps_memory=True, options=(Rounds,))

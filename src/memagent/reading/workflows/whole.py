@@ -183,4 +183,4 @@ def _select(
 
 FULL = Workflow(full, PROMPTS)
 TRUNCATE = Workflow(truncate, PROMPTS)
-RAG = Workflow(rag, PASSAGES_PROMPTS, options=Passages)
+RAG = Workflow(rag, PASSAGES_PROMPTS, selects=True, options=(Passages,))
