@@ -49,7 +49,7 @@ async def judge(engine: Engine, document: str, examples: Sequence[Example]) -> l
     verdicts: list[list[float]] = [[] for _ in examples]
     for chunk in chunks:
         for example, own in zip(examples, verdicts, strict=True):
-            messages = prompts.for_verdict(example.problem, chunk.shown)
+            messages = prompts.fill("verdict", problem=example.problem, chunk=chunk.shown)
             told = await engine.complete(messages, Sampling(1, thinking=False, verdict=True))
             odds = log_odds(told.alternatives)
             own.append(float("-inf") if odds is None else odds)

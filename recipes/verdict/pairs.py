@@ -366,7 +366,8 @@ def lesson(text: Text) -> Iterator[Conversation]:
     mark = text_document(text.text, is_example=True).mark
     prompts = AUTO.for_document(mark, asks=False)
     for pair in text.pairs:
-        messages = prompts.for_verdict(pair.problem, text.text, pair.known)
+        name = "further" if pair.known else "verdict"
+        messages = prompts.fill(name, problem=pair.problem, chunk=text.text, memory=pair.known)
         yield Conversation("update", None, messages, Completion(YES if pair.helps else NO), "")
 
 

@@ -435,7 +435,23 @@ def test_templates_must_have_all_that_a_workflow_needs(tmp_path: Path) -> None:
         choose_workflow(settings, Trained())
     with path.open("a", encoding="utf-8") as file:
         file.write('\nmerge = "{problem} {chunk} {memory} m"\n')
-    assert choose_workflow(settings, Trained())[1].prompts.merge.endswith(" m")
+    assert choose_workflow(settings, Trained())[1].prompts.own["merge"].endswith(" m")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('merge = "{problem} {memory}"', r"the merge template lacks \{chunk\}"),
+        ('merge = "{problem} {chunk} {memory} {question}"', r"the merge template has unknown \{question\}"),
+        ('merge = "{problem} {chunk} {memory}"\nmrege = "{problem}"', "have mrege, which no workflow has"),
+    ],
+)
+def test_templates_of_a_workflow_have_its_slots(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "mine.toml"
+    prompts = 'update = "{problem} {chunk} {memory}"\nanswer = "{problem} {memory}"'
+    path.write_text(f"{prompts}\n{line}", "utf-8")
+    with pytest.raises(SettingsError, match=said):
+        choose_workflow(ReadSettings(templates=str(path), workflow="parallel"), Trained())
 
 
 def test_templates_for_another_workflow_are_refused(tmp_path: Path) -> None:
@@ -465,7 +481,10 @@ def test_templates_for_one_workflow_without_updates_serve_them_all() -> None:
     asked = {it: choose_workflow(ReadSettings(workflow=it), trained)[1].prompts for it in workflows()}
     served = {it for it, prompts in asked.items() if prompts.answer.endswith("theirs")}
     assert served == {"auto", "notes", "full", "rag", "truncate"}
-    assert asked["notes"].doubt == own["doubt"] == asked["rag"].doubt and not asked["rag"].note
+    assert (
+        asked["notes"].own["doubt"] == own["doubt"] == asked["rag"].own["doubt"]
+        and "note" not in asked["rag"].own
+    )
 
 
 def test_an_unknown_workflow_is_named_with_the_nearest() -> None:

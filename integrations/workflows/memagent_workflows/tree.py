@@ -23,7 +23,9 @@ from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
 from memagent.types import Conversation
 
-PROMPTS = Prompts(update=UPDATE, merge=MERGE, answer=ANSWER, workflow="tree", replies="marked", note=NOTE)
+PROMPTS = Prompts(
+    update=UPDATE, answer=ANSWER, workflow="tree", replies="marked", own={"note": NOTE, "merge": MERGE}
+)
 """The memory of one part of the document stands in the memory's place."""
 
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
@@ -115,8 +114,10 @@ class Reading:
         self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None
     ) -> list[Conversation]:
         """The conversations over a chunk, or none if the chunk is too long for the model's window."""
-        prompt = ask or partial(self.prompts.for_update, self.problem)
-        messages = prompt(chunk.shown, memory)
+        if ask:
+            messages = ask(chunk.shown, memory)
+        else:
+            messages = self.prompts.fill("update", problem=self.problem, chunk=chunk.shown, memory=memory)
         try:
             completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
@@ -150,7 +151,9 @@ class Reading:
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
-        asked = await self._follow(update, self.prompts.for_check(self.problem, update.memory, verdict.text))
+        asked = await self._follow(
+            update, self.prompts.fill("check", problem=self.problem, memory=update.memory, reply=verdict.text)
+        )
         said = asked.completion.text if asked else ""
         settled = await asyncio.to_thread(settle, verdict, said, update.memory, self.fits_memory)
         last = await self._after(asked or update, settled, update.completion)
@@ -163,7 +166,7 @@ class Reading:
         fit the window, it is not asked.
         """
         first = await self._after(update, Verdict("keep"), update.completion)
-        asked = await self._follow(update, self.prompts.for_note(self.problem, chunk.shown))
+        asked = await self._follow(update, self.prompts.fill("note", problem=self.problem, chunk=chunk.shown))
         if asked is None:
             return [first]
         note = self.prompts.restore(without_thought(asked.completion.text))
@@ -234,7 +237,8 @@ class Reading:
 
     async def judge_text(self, shown: str, memory: str = "", known: str = "") -> Conversation:
         """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""
-        messages = self.prompts.for_verdict(self.problem, shown, known)
+        name = "further" if known else "verdict"
+        messages = self.prompts.fill(name, problem=self.problem, chunk=shown, memory=known)
         completion, seconds = await self._complete(messages, 1, 0, verdict=True)
         completion = replace(completion, finish_reason="stop")  # one word was asked for: it is not cut
         odds = log_odds(completion.alternatives)
@@ -259,9 +263,9 @@ class Reading:
         `memory` is recorded as the memory. If it is `doubtful` whether the answer is there, the model may say
         that it is not. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
-        may_decline = doubtful and self.prompts.doubt  # which templates for one prompt may lack
-        ask = self.prompts.for_doubt if may_decline else self.prompts.for_answer
-        messages, budgets = ask(self.problem, shown), self.budgets
+        may_decline = doubtful and "doubt" in self.prompts.own  # which templates for one prompt may lack
+        name, budgets = "doubt" if may_decline else "answer", self.budgets
+        messages = self.prompts.fill(name, problem=self.problem, memory=shown)
         thought_tokens = budgets.answer_thought_tokens
         completion, seconds = await self._complete(messages, budgets.answer_tokens, thought_tokens)
         if not without_thought(completion.text):

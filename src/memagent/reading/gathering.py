@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from memagent.reading.conversations import Reading
 from memagent.reading.replies import read_gated
-from memagent.types import Chunk, Conversation, Part, TokenCounter
+from memagent.types import Chunk, Conversation, Message, Part, TokenCounter
 
 BETWEEN = "\n\n"
 """Separates notes."""
@@ -58,7 +57,10 @@ class Gathering:
             return []
         reading, before = self._reading, self.text
         notes = await asyncio.to_thread(as_chunk, self._waiting, reading.model.count_tokens)
-        prompt = partial(reading.prompts.for_merge, reading.problem)
+
+        def prompt(shown: str, memory: str) -> tuple[Message, ...]:
+            return reading.prompts.fill("merge", problem=reading.problem, chunk=shown, memory=memory)
+
         updates = [it async for it in reading.update(notes, self.memory, read_gated, prompt)]
         if not updates[-1].memory:  # a model that leaves an empty memory unchanged must not lose the notes
             updates[-1] = await reading.with_memory(updates[-1], notes.text)

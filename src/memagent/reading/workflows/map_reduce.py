@@ -37,7 +37,7 @@ in order.
     + CLOSING.format(source="notes"),
     empty_memory="(none)",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE},
 )
 """Notes on each chunk alone, or on the notes if there are too many, then an answer from them."""
 

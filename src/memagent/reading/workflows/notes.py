@@ -40,7 +40,7 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
     noting = replace(reading, budgets=replace(reading.budgets, memory_tokens=room))
 
     def prompt(shown: str, _: str) -> tuple[Message, ...]:
-        return reading.prompts.for_note(reading.problem, shown)
+        return reading.prompts.fill("note", problem=reading.problem, chunk=shown)
 
     async def take(chunk: Chunk) -> _Taken:
         updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)

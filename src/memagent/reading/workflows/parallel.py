@@ -32,11 +32,10 @@ the memory already holds, and copy names, numbers and quotations exactly.
 """
     + SECTIONS
     + f"{UNCHANGED}, or {MEMORY} and the note:\n",
-    merge=MERGE,
     answer=ANSWER,
     workflow="parallel",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE, "merge": MERGE},
 )
 """A note on each chunk, with the shared memory in sight; then an answer from the memory."""
 
@@ -65,7 +64,7 @@ async def _round(
     shared = gathering.text
 
     def prompt(shown: str, _note: str) -> tuple[Message, ...]:
-        return reading.prompts.for_update(reading.problem, shown, shared)
+        return reading.prompts.fill("update", problem=reading.problem, chunk=shown, memory=shared)
 
     async def take(chunk: Chunk) -> list[Conversation]:
         return [update async for update in reading.update(chunk, "", read_note, prompt)]

@@ -23,10 +23,11 @@ from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
 from memagent.types import ESTIMATE, Chunk, Conversation, Part, TokenCounter
 
-PROMPTS = Prompts(update=NO_UPDATE, answer=WHOLE, doubt=AUTO.doubt)
+_DOUBT = {"doubt": AUTO.own["doubt"]}
+PROMPTS = Prompts(update=NO_UPDATE, answer=WHOLE, own=_DOUBT)
 """The document, or what is shown of it, stands in the memory's slot."""
 
-PASSAGES_PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer, doubt=AUTO.doubt)
+PASSAGES_PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer, own=_DOUBT)
 """Passages are asked about in the words that do best on those of `notes`."""
 
 LEFT_OUT = "\n\n[…]\n\n"
