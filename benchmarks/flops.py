@@ -50,7 +50,14 @@ GATED = (
 """The values of `model_type` in config.json that have this shape."""
 
 _LENGTHS = tuple(2**power for power in range(13, 23))  # 8K to 4M
-_WORKFLOWS = ("full", "gated", "heads", "parallel", "tree", "reread")
+_WORKFLOWS = (
+    "full",
+    "gated",
+    "heads",
+    "parallel",
+    "tree",
+    "reread",
+)  # those installed, of which three are a package's
 _CALLS = 16  # concurrent ones, which is how many parts tree divides a document into
 _PROBLEM_TOKENS = 64
 _ALL_SLIDE = ("mistral", "phi3")  # if there is a sliding window, all layers have it
@@ -201,7 +208,11 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="a model's config.json, or the folder that holds it")
     parser.add_argument("--length", type=int, nargs="+", default=_LENGTHS, help="tokens (8K to 4M, doubling)")
     parser.add_argument(
-        "--workflow", nargs="+", default=_WORKFLOWS, choices=list(workflows()), metavar="NAME"
+        "--workflow",
+        nargs="+",
+        default=[it for it in _WORKFLOWS if it in workflows()],
+        choices=list(workflows()),
+        metavar="NAME",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with budgets")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw a picture (needs the extra report)")

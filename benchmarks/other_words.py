@@ -177,7 +177,7 @@ async def ask(model: str, questions: Sequence[Question], out: Path, replies: dic
 
 def prompt(question: Question) -> tuple[Message, ...]:
     """A question on its evidence alone, as the default asks."""
-    return AUTO.for_answer(question.question, "\n\n".join(question.evidence))
+    return AUTO.fill("answer", problem=question.question, memory="\n\n".join(question.evidence))
 
 
 def print_answered(model: str, questions: Sequence[Question], out: Path) -> None:

@@ -63,7 +63,7 @@ def _cut(document: Path) -> list[Chunk]:
 
 
 def _prompt(chunk: Chunk) -> tuple[Message, ...]:
-    return OVERWRITE.for_update(PROBLEM, chunk.text, REPLY)
+    return OVERWRITE.fill("update", problem=PROBLEM, chunk=chunk.text, memory=REPLY)
 
 
 async def _record(path: Path, prompts: list[tuple[Message, ...]]) -> None:

@@ -187,7 +187,7 @@ async def judge(engine: Engine, problem: str, texts: Sequence[str], mark: str) -
     odds = list[float]()
     for text in texts:
         reply = await engine.complete(
-            prompts.for_verdict(problem, text), Sampling(1, verdict=True, thinking=False)
+            prompts.fill("verdict", problem=problem, chunk=text), Sampling(1, verdict=True, thinking=False)
         )
         odds.append(log_odds(reply.alternatives) or 0.0)
     return odds
@@ -207,7 +207,7 @@ async def answer_from_passages(engine: Engine, name: str, example: Example, mode
     shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
     prediction = NOT_THERE
     if max(odds) >= MIN_HELPS:
-        messages = AUTO.for_document(mark).for_answer(example.problem, shown)
+        messages = AUTO.for_document(mark).fill("answer", problem=example.problem, memory=shown)
         reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
         prediction, calls = reply.text, calls + 1
     seconds = round(time.perf_counter() - started, 2)

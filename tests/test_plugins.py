@@ -105,7 +105,7 @@ def test_the_version_loads_none(installed: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("memagent ")
 
 
-@pytest.mark.parametrize("name", ["cite", "model", "heads"])
+@pytest.mark.parametrize("name", ["cite", "model", "passages"])
 def test_one_whose_setting_is_named_as_ours_is_left_out_with_a_warning(name: str, installed: Path) -> None:
     code = (installed / "skim.py").read_text("utf-8")
     (installed / "skim.py").write_text(code.replace("every: Positive", f"{name}: Positive"), "utf-8")

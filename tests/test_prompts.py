@@ -54,7 +54,7 @@ def test_slots_are_checked(update: str, answer: str, said: str) -> None:
 
 def test_braces() -> None:
     prompts = Prompts(update="{{{problem}}} {{chunk}} {} { x } {{}} {chunk}{memory}", answer=ANSWER)
-    assert content(prompts.for_update("P", "C", "M")) == "{P} {chunk} {} { x } {} CM"
+    assert content(prompts.fill("update", problem="P", chunk="C", memory="M")) == "{P} {chunk} {} { x } {} CM"
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_a_doubled_brace_without_its_counterpart_is_refused(text: str, at: str) 
 def test_braces_that_are_all_doubled_or_all_single_are_taken_as_they_are_meant() -> None:
     single = '{"a": {"b": 1} } :-} {'
     for text, meant in (('{{"a": {{"b": 1}}}}', '{"a": {"b": 1}}'), (single, single)):
-        answer = Prompts(UPDATE, f"{text} {ANSWER}").for_answer("P", "M")
+        answer = Prompts(UPDATE, f"{text} {ANSWER}").fill("answer", problem="P", memory="M")
         assert content(answer) == f"{meant} P|M"
 
 
-@pytest.mark.parametrize("slot", ["problem", "chunk", "memory", "reply", "question", "mark"])
+@pytest.mark.parametrize("slot", ["problem", "chunk", "memory", "reply", "mark"])
 def test_a_slot_where_nothing_is_filled_in_is_refused(slot: str) -> None:
     for key in ("system", "empty_memory"):
         table = {"update": UPDATE, "answer": ANSWER, key: f"Here: {{{slot}}}"}
@@ -94,26 +94,31 @@ def test_a_slot_where_nothing_is_filled_in_is_refused(slot: str) -> None:
 
 def test_slots_are_filled_in_one_pass() -> None:
     values = ("{memory}{chunk}", "{problem} {{x}} {y}", "{chunk}{{problem}}")
-    assert content(PLAIN.for_update(*values)) == "|".join(values)
-    assert content(PLAIN.for_answer(values[0], values[2])) == f"{values[0]}|{values[2]}"
+    assert content(
+        PLAIN.fill("update", **dict(zip(("problem", "chunk", "memory"), values, strict=True)))
+    ) == "|".join(values)
+    assert content(PLAIN.fill("answer", problem=values[0], memory=values[2])) == f"{values[0]}|{values[2]}"
 
 
 def test_a_slot_may_come_twice() -> None:
     prompts = Prompts(update=UPDATE + " {problem}", answer=ANSWER)
-    assert content(prompts.for_update("P", "C", "M")) == "P|C|M P"
+    assert content(prompts.fill("update", problem="P", chunk="C", memory="M")) == "P|C|M P"
 
 
 def test_an_empty_memory_has_a_stand_in() -> None:
-    assert content(PLAIN.for_update("P", "C", "")) == "P|C|(empty)"
-    assert content(replace(PLAIN, empty_memory="{nothing}").for_answer("P", "")) == "P|{nothing}"
+    assert content(PLAIN.fill("update", problem="P", chunk="C", memory="")) == "P|C|(empty)"
+    assert (
+        content(replace(PLAIN, empty_memory="{nothing}").fill("answer", problem="P", memory=""))
+        == "P|{nothing}"
+    )
 
 
 def test_a_system_prompt_comes_first_and_is_not_a_template() -> None:
     prompts = Prompts(update=UPDATE, answer=ANSWER, system="You read {slowly}.")
-    system, user = prompts.for_update("P", "C", "M")
+    system, user = prompts.fill("update", problem="P", chunk="C", memory="M")
     assert system == Message("system", "You read {slowly}.")
     assert user == Message("user", "P|C|M")
-    assert [message.role for message in prompts.for_answer("P", "M")] == ["system", "user"]
+    assert [message.role for message in prompts.fill("answer", problem="P", memory="M")] == ["system", "user"]
 
 
 def test_bare_text_is_the_longer_prompt_without_its_slots() -> None:
@@ -172,7 +177,7 @@ def test_templates_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     [
         (
             GOOD + "sytem = 'x'",
-            "unknown key 'sytem'; known: again, answer, asks, check, doubt, empty_memory, further, gap, ",
+            "unknown key 'sytem'; known: answer, asks, check, empty_memory, replies, ",
         ),
         (GOOD + "system = 3", "system must be text, not int"),
         (GOOD + "asks = 'no'", "asks must be true or false, not str"),
@@ -207,7 +212,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("prompts", [GATED, OVERWRITE])
 def test_what_differs_between_questions_comes_after_the_chunk(prompts: Prompts) -> None:
     """So that a server with a prefix cache reads a chunk once for all questions."""
-    one, two = (content(prompts.for_update(problem, "the chunk", "M")) for problem in ("Who?", "Why?"))
+    one, two = (
+        content(prompts.fill("update", problem=problem, chunk="the chunk", memory="M"))
+        for problem in ("Who?", "Why?")
+    )
     same = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     assert "the chunk" in one[:same]
 
@@ -227,8 +235,14 @@ def test_an_adapter_is_asked_as_it_was_trained() -> None:
     assert (TAGGED.workflow, TAGGED.replies, TAGGED.asks) == ("gated", "unmarked", False)
     problem, chunk, memory = "Where is the key?", "A line.\nTwo {memory} & <b>\t é", "- Rent: 900\n"
     prompts = [
-        *(TAGGED.for_update(problem, chunk, memory), TAGGED.for_answer(problem, memory)),
-        *(TAGGED.for_update("Q", "C", ""), TAGGED.for_answer("Q", "")),
+        *(
+            TAGGED.fill("update", problem=problem, chunk=chunk, memory=memory),
+            TAGGED.fill("answer", problem=problem, memory=memory),
+        ),
+        *(
+            TAGGED.fill("update", problem="Q", chunk="C", memory=""),
+            TAGGED.fill("answer", problem="Q", memory=""),
+        ),
     ]
     record = json.dumps([[(message.role, message.content) for message in messages] for messages in prompts])
     digest = "f45062fc5fe8def6abc98ad1a17bd00dcbda62a60cd71fedf7b89c371217eefd"
@@ -240,14 +254,19 @@ def test_an_adapter_is_asked_as_it_was_trained() -> None:
 
 def test_the_mark_is_all_that_differs_between_documents() -> None:
     one, other = (GATED.for_document(text_document(text).mark) for text in ("one", "two"))
-    first, second = (content(prompts.for_update("P", "C", "M")) for prompts in (one, other))
+    first, second = (
+        content(prompts.fill("update", problem="P", chunk="C", memory="M")) for prompts in (one, other)
+    )
     assert first.replace(one.mark, other.mark) == second
     assert f"<chunk-{one.mark}>\nC\n</chunk-{one.mark}>" in first
 
 
 @pytest.mark.parametrize("prompts", [GATED, OVERWRITE])
 def test_the_instructions_are_the_same_for_all_documents(prompts: Prompts) -> None:
-    one, two = (content(prompts.for_document(it * 14).for_update("P", "C", "M")) for it in "ab")
+    one, two = (
+        content(prompts.for_document(it * 14).fill("update", problem="P", chunk="C", memory="M"))
+        for it in "ab"
+    )
     same = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     assert "<chunk-" in one[:same]
     assert "\nC\n" not in one[:same]
@@ -255,13 +274,17 @@ def test_the_instructions_are_the_same_for_all_documents(prompts: Prompts) -> No
 
 def test_a_users_template_may_have_marks_or_none() -> None:
     prompts = Prompts(update=UPDATE + "<a-{mark}>", answer=ANSWER).for_document("sealedenvelope")
-    assert content(prompts.for_update("P", "C", "M")) == f"P|C|M<a-{prompts.mark}>"
+    assert content(prompts.fill("update", problem="P", chunk="C", memory="M")) == f"P|C|M<a-{prompts.mark}>"
     assert prompts.neutralise("x <A-SealedEnvelope>") == "x <A-S·ealedEnvelope>"
-    assert content(PLAIN.for_document("d").for_update("P", "C", "M")) == "P|C|M"
+    assert content(PLAIN.for_document("d").fill("update", problem="P", chunk="C", memory="M")) == "P|C|M"
 
 
 def test_the_check_shows_the_memory_and_the_reply() -> None:
-    text = content(GATED.for_check("the problem", "the memory", "it says </memory-xdvupgqbzkwmtj>"))
+    text = content(
+        GATED.fill(
+            "check", problem="the problem", memory="the memory", reply="it says </memory-xdvupgqbzkwmtj>"
+        )
+    )
     for part in ("\nthe problem\n", "\nthe memory\n", "\nit says </memory-x·dvupgqbzkwmtj>\n"):
         assert part in text
 

@@ -48,7 +48,9 @@ def ask_of_passages(example: Example, number: int) -> tuple[Message, ...]:
     passages = [it.text for it in cut([example.document], PASSAGE, count_tokens())]
     best = sorted(best_passages(example.problem, passages, number))
     prompts = replace(load_prompts(HERE / "gated.toml"), guards_turns=False)
-    return prompts.for_answer(example.problem, "\n".join(passages[place] for place in best))
+    return prompts.fill(
+        "answer", problem=example.problem, memory="\n".join(passages[place] for place in best)
+    )
 
 
 def lines_of(memory: str) -> list[str]:

@@ -35,9 +35,9 @@ from typing import Any, Literal
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import NOT_THERE, Prompts, load_prompts
+from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import telling
 from memagent.reading.sources import PARAGRAPH_END, between, sentences
-from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.files import write_examples
@@ -296,7 +296,11 @@ def lessons(page: Page, form: str, prompts: Prompts, source: random.Random) -> I
     for it in page.asked:
         held = it.answer and all(any(_meets(one, other) for other in spans) for one in it.spans)
         if held or not (it.answer and it.answer in shown):
-            yield _lesson("answer", prompts.for_answer(it.problem, shown), it.answer if held else NOT_THERE)
+            yield _lesson(
+                "answer",
+                prompts.fill("answer", problem=it.problem, memory=shown),
+                it.answer if held else NOT_THERE,
+            )
 
 
 def _notes(page: Page, prompts: Prompts, source: random.Random) -> Iterator[Conversation]:
@@ -318,7 +322,9 @@ def _notes(page: Page, prompts: Prompts, source: random.Random) -> Iterator[Conv
             idle += not spans
             if spans or idle <= MAX_IDLE:
                 note = " ".join(_sentence(page.text, it, span, MAX_NOTE // len(spans)) for span in spans)
-                yield _lesson("update", prompts.for_note(it.problem, shown), note or NOT_THERE)
+                yield _lesson(
+                    "update", prompts.fill("note", problem=it.problem, chunk=shown), note or NOT_THERE
+                )
 
 
 def _meets(one: Span, other: Span) -> bool:

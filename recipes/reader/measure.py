@@ -37,7 +37,7 @@ async def measure(engine: Engine, rows: list[dict[str, Any]], trained: bool) -> 
         document = text_document(row["context"].strip(), is_example=True)
         prompts = templates.for_document(document.mark, asks=False)
         for asked in row["qas"]:
-            messages = prompts.for_doubt(asked["question"], row["context"].strip())
+            messages = prompts.fill("doubt", problem=asked["question"], memory=row["context"].strip())
             reply = (await engine.complete(messages, Sampling(MAX_ANSWER_TOKENS))).text
             if asked["is_impossible"]:
                 counts["declined, and there is none"].append(is_declined(reply))

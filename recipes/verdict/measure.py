@@ -21,9 +21,9 @@ from memagent.documents.chunking import split
 from memagent.documents.opening import text_document
 from memagent.engines import open_engine
 from memagent.prompts import AUTO
+from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import best_passages
 from memagent.reading.verdicts import log_odds
-from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.settings import EngineSettings
 from memagent.tasks.files import load_examples
 from memagent.tasks.recipe import ABSENT_ANSWERS
@@ -49,7 +49,7 @@ async def judge(engine: Engine, document: str, examples: Sequence[Example]) -> l
     verdicts: list[list[float]] = [[] for _ in examples]
     for chunk in chunks:
         for example, own in zip(examples, verdicts, strict=True):
-            messages = prompts.for_verdict(example.problem, chunk.shown)
+            messages = prompts.fill("verdict", problem=example.problem, chunk=chunk.shown)
             told = await engine.complete(messages, Sampling(1, thinking=False, verdict=True))
             odds = log_odds(told.alternatives)
             own.append(float("-inf") if odds is None else odds)

@@ -34,9 +34,9 @@ from typing import Any
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import AUTO
+from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import stems, telling
 from memagent.reading.verdicts import NO, YES
-from memagent.reading.workflows.notes import NOTED_TOKENS
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.files import write_examples
@@ -366,7 +366,8 @@ def lesson(text: Text) -> Iterator[Conversation]:
     mark = text_document(text.text, is_example=True).mark
     prompts = AUTO.for_document(mark, asks=False)
     for pair in text.pairs:
-        messages = prompts.for_verdict(pair.problem, text.text, pair.known)
+        name = "further" if pair.known else "verdict"
+        messages = prompts.fill(name, problem=pair.problem, chunk=text.text, memory=pair.known)
         yield Conversation("update", None, messages, Completion(YES if pair.helps else NO), "")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import platformdirs
 from pydantic import (
@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from memagent.errors import SettingsError, did_you_mean, reason
-from memagent.plugins import load_all, plugins
+from memagent.plugins import load, load_all, plugins
 from memagent.strict import StrictModel, name_place, unknown_name
 from memagent.types import Spent, Trained, Usage
 
@@ -50,7 +50,6 @@ _MILLION = 1_000_000
 _PREFIX = "MEMAGENT_"
 _ARGUMENTS = "arguments"
 _log = logging.getLogger(__name__)
-_LOCAL = ("llamacpp", "transformers")  # engines that run a model themselves
 
 
 def _field(default: Any, description: str, **bounds: Any) -> Any:
@@ -116,8 +115,18 @@ class EngineSettings(StrictModel):
         return value
 
 
+def is_embedded(engine: str) -> bool:
+    """Whether this engine runs the model in this process. Raises `SettingsError` if it is broken."""
+    return getattr(load("engines", engine), "embedded", False)
+
+
 class Options(StrictModel):
     """Settings that only some workflows have: `ReadSettings` takes them by name, and `of` hands them out."""
+
+    decide: ClassVar[bool] = True
+    """Whether the conversations that a read uses depend on them: then it is resumed only with the same."""
+    skip: ClassVar[bool] = False
+    """Whether they may leave a part of the document unread, as `screen` does."""
 
 
 @cache
@@ -126,22 +135,24 @@ def load_workflows() -> dict[str, Any]:
 
     One of another package with a setting named as one that is there already is left out with a warning.
     """
-    names, usable = {*EngineSettings.model_fields, *ReadSettings.model_fields}, dict[str, Any]()
+    names, known = {*EngineSettings.model_fields, *ReadSettings.model_fields}, set[type[Options]]()
+    usable: dict[str, Any] = {}
     for name, workflow in load_all("workflows").items():
-        fields = set(workflow.options.model_fields) if workflow.options else set[str]()
-        if fields & names and not workflow.options.__module__.startswith("memagent."):
+        fields = {it for kind in workflow.options if kind not in known for it in kind.model_fields}
+        if fields & names and not plugins("workflows")[name].value.startswith("memagent."):
             _log.warning(
                 "the workflow %s is left out: its setting %s is another's, too", name, min(fields & names)
             )
             continue
         names |= fields
+        known |= set(workflow.options)
         usable[name] = workflow
     return usable
 
 
 def option_kinds() -> dict[str, type[Options]]:
     """The settings that only some of the installed workflows have, each with the kind that it belongs to."""
-    kinds = [workflow.options for workflow in load_workflows().values() if workflow.options]
+    kinds = [kind for workflow in load_workflows().values() for kind in workflow.options]
     return {name: kind for kind in kinds for name in kind.model_fields}
 
 
@@ -156,8 +167,8 @@ class ReadSettings(StrictModel):
     workflow: str | None = _field(
         None,
         "how to read (auto: full if the document takes at most half the window, else select or notes; "
-        "an adapter may bring its own; gated, heads, tree, reread, parallel, "
-        "map_reduce, refine and overwrite are for trained or larger models)",
+        "an adapter may bring its own; gated, parallel, map_reduce and overwrite are for trained or larger "
+        "models)",
     )
     templates: str | None = _field(None, "a TOML file with your own prompts, or MemAgent's own memory.py")
     problem_tokens: Positive | None = _field(None, "the longest problem allowed (1024)")
@@ -175,15 +186,12 @@ class ReadSettings(StrictModel):
     )
     temperature: float = _field(0.0, "0 is greedy", ge=0, le=2)
     top_p: float = _field(1.0, "nucleus sampling", gt=0, le=1)
-    seed: int | None = _field(None, "the sampler's seed")
-    early_exit: bool = _field(False, "stop once the model says that it knows enough (gated)")
-    exit_patience: Count = _field(0, "how many further chunks must change nothing before early_exit stops")
+    seed: Seed | None = _field(None, "the sampler's seed")
     screen: bool = _field(
         False,
         "pass over chunks in which no word relates to the problem or the memory "
         "(workflows that read chunk by chunk)",
     )
-    lookahead: Positive = _field(1, "how many chunks to ask about at once while the memory stays as it is")
     max_calls: Positive | None = _field(None, "stop with an error after this many calls")
     cite: bool = _field(False, "say where the document supports each statement")
     prompt_price: Price | None = _field(None, "price per million prompt tokens")
@@ -219,6 +227,19 @@ class ReadSettings(StrictModel):
     def of(self, kind: type[Kind]) -> Kind:
         """The settings of this kind that only some workflows have."""
         return kind(**{name: value for name, value in self.options.items() if name in kind.model_fields})
+
+    def to_the_end(self) -> Self:
+        """These settings without all that may leave a part of the document unread."""
+        kinds = option_kinds()
+        options = {name: value for name, value in self.options.items() if not kinds[name].skip}
+        return self.replace(screen=False, options=options)
+
+    def in_turn(self) -> Self:
+        """These settings without options that only make a read faster: no call is made in vain."""
+        kinds = option_kinds()
+        return self.replace(
+            options={name: value for name, value in self.options.items() if kinds[name].decide}
+        )
 
     def given(self) -> dict[str, Any]:
         """What was set, by name, as `load_settings` takes it."""
@@ -295,8 +316,9 @@ def load_settings(
     for place, found in places.items():
         _build(found, place)  # each source alone, so that an error names it
         values |= found
-    hub = str(values.get("model")).startswith("hf:") and values.get("engine") != "openai"
-    if (hub or values.get("engine") in _LOCAL) and "base_url" not in places[_ARGUMENTS]:
+    engine = values.get("engine", "auto")
+    local = is_embedded(engine) if engine != "auto" else str(values.get("model")).startswith("hf:")
+    if local and "base_url" not in places[_ARGUMENTS]:
         values.pop("base_url", None)  # meant for other calls
     if values.get("base_url") == (environment.get("OPENAI_BASE_URL") or None):
         values.setdefault("api_key", environment.get("OPENAI_API_KEY") or None)

@@ -64,7 +64,7 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
     assert len(rows) == len({row.key for row in rows}) == 6 * len(ALL_READERS) * 2
     assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
     assert sum(row.spent.calls for row in rows) == len(server.paid)
-    in_order = ("overwrite", "gated", "heads", "evidence", "refine", "full")
+    in_order = ("overwrite", "gated", "evidence", "full")
     assert all(row.critical_path == row.spent.calls for row in rows if row.workflow in in_order)
     assert all(
         row.spent.prompt_tokens > 50 and row.spent.completion_tokens > 2 and row.seconds > 0 for row in rows
@@ -236,18 +236,6 @@ def test_other_examples_are_another_run(serve: Serve, tmp_path: Path, examples: 
     write_examples(Path(examples), 6)
     with pytest.raises(SettingsError, match=r"workflows was"):
         run(tmp_path / "out", serve(find_code), replace(plan, workflows=("rag",)), resume=True)
-
-
-def test_shards_that_follow_the_concurrency_are_not_mixed(
-    serve: Serve, tmp_path: Path, examples: str
-) -> None:
-    plan = Plan(workflows=("tree", "gated"), examples=examples, count=2)
-    run(tmp_path / "out", serve(find_code), plan)
-    fewer = changed(SETTINGS, concurrency=3)
-    with pytest.raises(SettingsError, match=r"workflows\.tree\.shards was 8, now it is 3"):
-        run(tmp_path / "out", serve(find_code), plan, fewer, resume=True)
-    run(tmp_path / "given", serve(find_code), plan, changed(SETTINGS, shards=2))
-    assert len(run(tmp_path / "given", serve(find_code), plan, changed(fewer, shards=2), resume=True)) == 4
 
 
 def test_rows_tell_what_was_passed_over_and_are_not_mixed(

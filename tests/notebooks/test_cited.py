@@ -109,23 +109,6 @@ def test_where_it_was_read_is_known_when_the_file_is_gone(tmp_path: Path) -> Non
     assert not asyncio.run(notebook.ask("Which keys?", FunctionEngine(keep), SETTINGS)).remembered.statements
 
 
-def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path) -> None:
-    notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
-    parts = [" ".join(f"{word}{number}" for number in range(20)) for word in ("red", "blue", "green")]
-    engine = ScriptedEngine([f"MEMORY\n{it}" for it in parts])
-
-    async def add_note(number: int, memory_tokens: int) -> None:
-        settings = SETTINGS.replace(workflow="heads", memory_tokens=memory_tokens)
-        async for _ in notebook.add(note_document(f"note {number}"), engine, settings):
-            pass
-
-    for number, memory_tokens in enumerate((30, 30, 25)):
-        asyncio.run(add_note(number, memory_tokens))
-    assert all(it in notebook.version().memory for it in parts)
-    with pytest.raises(SettingsError, match="its budget is"):
-        asyncio.run(add_note(3, 1))
-
-
 def test_a_model_that_counts_more_tokens_does_not_cut_the_memory(tmp_path: Path) -> None:
     notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
     note = " ".join(f"Number {number} is the key of room {number}." for number in range(40))

@@ -614,7 +614,9 @@ def test_notes_that_are_read_like_chunks_are_not_taken_for_the_document(empty: P
     (tmp_path / "a.txt").write_bytes(raw)
     document = {"sha256": sha256(sha256(raw).digest()).hexdigest(), "sources": ["a.txt"]}
     lines = [step(0, "One.", (0, 10)), step(1, "Two.", (10, 20)), step(0, "Both.", (0, 9), source="notes")]
-    trace = write(tmp_path / "t.jsonl", header(workflow="map_reduce", document=document), *lines)
+    trace = write(
+        tmp_path / "t.jsonl", header(workflow="map_reduce", takes_notes=True, document=document), *lines
+    )
     give(empty, trace, tmp_path / "a.txt")
     expect(empty.locator("#text")).to_contain_text("read notes")
     empty.keyboard.press("Home")

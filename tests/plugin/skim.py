@@ -36,7 +36,7 @@ async def skim(
 
 
 PROMPTS = replace(OVERWRITE, workflow="skim")
-WORKFLOW = Workflow(skim, PROMPTS, templates=True, keeps_memory=True, options=Skimming)
+WORKFLOW = Workflow(skim, PROMPTS, templates=True, keeps_memory=True, options=(Skimming,))
 
 
 def read_shout(file: IO[bytes]) -> Iterator[str]:

@@ -35,7 +35,6 @@ def in_waves(*waves: int) -> FunctionEngine:
         ("map_reduce", (6, 1)),
         ("map_reduce", (3, 3, 1)),
         ("map_reduce", (1,) * 7),
-        ("tree", (2, 2, 2, 1)),
     ],
 )
 def test_calls_that_wait_for_each_other_are_the_critical_path(workflow: str, waves: tuple[int, ...]) -> None:

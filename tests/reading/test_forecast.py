@@ -56,7 +56,7 @@ def counted(reply: Callable[[], str], count: TokenCounter, tokenizer: str) -> Fu
 
 
 @pytest.mark.parametrize("tokenizer", [(count_words, "words"), (estimate_tokens, ESTIMATE)])
-@pytest.mark.parametrize(("workflow", "chunk_tokens", "rounds"), [("parallel", 35, 2), ("reread", 145, 5)])
+@pytest.mark.parametrize(("workflow", "chunk_tokens", "rounds"), [("parallel", 35, 2)])
 def test_no_replies_take_more_than_was_forecast(
     workflow: str, chunk_tokens: int, rounds: int, tokenizer: tuple[TokenCounter, str]
 ) -> None:

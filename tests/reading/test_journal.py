@@ -230,7 +230,7 @@ def unfinished(trace: Path, settings: Any = SETTINGS, document: str | Document =
         ({"answer_tokens": 99}, "budgets.answer_tokens was 300, now it is 99"),
         ({"problem_tokens": 99}, "budgets.problem_tokens was 1024, now it is 99"),
         ({"early_exit": True}, "early_exit was false, now it is true"),
-        ({"exit_patience": 2}, "exit_patience was null, now it is 2"),
+        ({"exit_patience": 2}, "exit_patience was 0, now it is 2"),
         ({"temperature": 0.5}, "sampling.temperature was 0.0, now it is 0.5"),
         ({"top_p": 0.5}, "sampling.top_p was 1.0, now it is 0.5"),
         ({"seed": 1}, "sampling.seed was null, now it is 1"),

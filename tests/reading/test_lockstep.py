@@ -124,7 +124,7 @@ def test_reads_together_end_as_reads_alone() -> None:
         assert question
         return f"MEMORY\n{question[1]} in {chunk[1]}" if chunk and "MEMORY" in prompt else question[1]
 
-    for workflow in ("gated", "heads", "parallel", "reread", "rag"):
+    for workflow in ("gated", "parallel", "rag"):
         alone = [together(engine_of(note), it, workflow=workflow)[0] for it in QUESTIONS]
         for found, expected in zip(
             together(engine_of(note), *QUESTIONS, workflow=workflow), alone, strict=True

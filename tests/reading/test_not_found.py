@@ -18,7 +18,7 @@ PROBLEM = "Where is the green lamp?"
 TOLD = "The green lamp stands in Oslo."
 RAIN = "It rained on the hills. Nobody came by."
 SETTINGS = ReadSettings(chunk_tokens=12, memory_tokens=60, answer_tokens=40, early_exit=False)
-SILENT = {"overwrite": "(empty)", "refine": "(none yet)", "notes": "It does not say."}
+SILENT = {"overwrite": "(empty)", "notes": "It does not say."}
 """What each workflow's model replies if nothing is to be kept; UNCHANGED for all others."""
 
 KEEPING = [name for name, it in workflows().items() if it.keeps_memory and name != "auto"]
@@ -48,10 +48,10 @@ def test_an_empty_memory_is_not_answered_from(workflow: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("reply", ["MEMORY", "**MEMORY**", "MEMORY:\n(empty)", "(empty)", "the chunk gives"])
-@pytest.mark.parametrize("workflow", ["gated", "heads", "reread"])
+@pytest.mark.parametrize("workflow", ["gated"])
 def test_a_reply_without_a_verdict_is_asked_for_again_as_a_note(reply: str, workflow: str) -> None:
     replies = iter([reply, "It stands in Oslo.", "Oslo"])
-    settings = SETTINGS.replace(workflow=workflow, rounds=1, heads=1)
+    settings = SETTINGS.replace(workflow=workflow, rounds=1)
     engine = ScriptedEngine(lambda _: next(replies))
     result, (first, again, answer) = run(engine, TOLD, settings, problem=PROBLEM)
     assert (first.memory, first.ignored) == ("", reply)

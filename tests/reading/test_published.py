@@ -139,7 +139,10 @@ def test_the_prompts_of_each_of_their_files(
     theirs: Callable[..., Path], answer: str, more: str, empty: str
 ) -> None:
     prompts = load_prompts(theirs(answer, more))
-    (update,), (final,) = prompts.for_update("Q", "C\n", ""), prompts.for_answer("Q", "M ")
+    (update,), (final,) = (
+        prompts.fill("update", problem="Q", chunk="C\n", memory=""),
+        prompts.fill("answer", problem="Q", memory="M "),
+    )
     assert update.content == UPDATE.format(prompt="Q", memory=empty, chunk="C\n")
     assert final.content == ANSWER.format(prompt="Q", memory="M ")
     assert (prompts.workflow, prompts.asks, prompts.system) == ("overwrite", False, "")

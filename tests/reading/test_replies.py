@@ -114,7 +114,9 @@ def test_overwrite_is_the_published_workflow(text: str) -> None:
     memory = "" if text == GATED.empty_memory else text  # which looks the same in the next prompt
     assert read_overwrite(text, OLD, GATED) == Verdict("replace", memory)
     assert read_overwrite(f"<think>hm</think>\n{text}\n", OLD, GATED) == Verdict("replace", memory)
-    assert OVERWRITE.for_update("?", "chunk", memory) == OVERWRITE.for_update("?", "chunk", text)
+    assert OVERWRITE.fill("update", problem="?", chunk="chunk", memory=memory) == OVERWRITE.fill(
+        "update", problem="?", chunk="chunk", memory=text
+    )
 
 
 def test_only_an_empty_reply_leaves_the_published_memory() -> None:
@@ -247,7 +249,7 @@ ENOUGH = [
 ]
 
 
-@pytest.mark.parametrize("prompts", [TAGGED, workflows()["heads"].prompts], ids=["tagged", "heads"])
+@pytest.mark.parametrize("prompts", [TAGGED, workflows()["parallel"].prompts], ids=["tagged", "parallel"])
 def test_a_memory_keeps_its_last_word_where_enough_was_not_asked_for(prompts: Prompts) -> None:
     rules = "MEMORY\nPatience\nSilence\nEnough"
     text = rules.removeprefix("MEMORY\n") if prompts.replies == "marked" else rules

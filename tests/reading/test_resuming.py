@@ -46,7 +46,7 @@ from memagent.types import Model
 CALLS = 4
 IN_FLIGHT = {
     "gated": 2 * CALLS - 1,  # chunks in their turn, and others asked in vain
-    **dict.fromkeys(("map_reduce", "parallel", "tree"), CALLS + 1),  # chunks, and a merge of notes
+    **dict.fromkeys(("map_reduce", "parallel"), CALLS + 1),  # chunks, and a merge of notes
 }
 DOCUMENT = (
     "\n\n".join(f"Paragraph {number} tells of number {number * 7}." for number in range(24))
@@ -215,10 +215,6 @@ class ResumingParallel(Resuming):
     workflow = "parallel"
 
 
-class ResumingTree(Resuming):
-    workflow = "tree"
-
-
 class ResumingAhead(Resuming):
     workflow = "gated"
 
@@ -227,8 +223,6 @@ TestResuming = Resuming.TestCase
 TestResuming.settings = hypothesis_settings(max_examples=25, stateful_step_count=12, deadline=None)
 TestResumingParallel = ResumingParallel.TestCase
 TestResumingParallel.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
-TestResumingTree = ResumingTree.TestCase
-TestResumingTree.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
 TestResumingAhead = ResumingAhead.TestCase
 TestResumingAhead.settings = hypothesis_settings(max_examples=12, stateful_step_count=8, deadline=None)
 
@@ -252,9 +246,7 @@ print(asyncio.run(finished(Path({trace!r}), Slow(), {workflow!r}))[0])
 """
 
 
-@pytest.mark.parametrize(
-    ("workflow", "moments"), [("map_reduce", 20), ("parallel", 5), ("tree", 4), ("gated", 5)]
-)
+@pytest.mark.parametrize(("workflow", "moments"), [("map_reduce", 20), ("parallel", 5), ("gated", 5)])
 def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
     tmp_path: Path, workflow: str, moments: int
 ) -> None:

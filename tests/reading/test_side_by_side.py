@@ -16,7 +16,6 @@ from function_engine import FunctionEngine
 from memagent import (
     Conversation,
     EngineError,
-    JournalError,
     Read,
     ReadSettings,
     ScriptedEngine,
@@ -25,8 +24,10 @@ from memagent import (
 from memagent.engines.scripted import count_words
 
 Reply = Callable[[str], str]
-BOTH = pytest.mark.parametrize("workflow", ["parallel", "tree"])
-SETTINGS = ReadSettings(chunk_tokens=30, memory_tokens=60, answer_tokens=60, shards=3)
+OF_ALL = pytest.mark.parametrize("workflow", ["parallel"])
+"""What is true of every workflow that gathers notes; the package of more workflows tests its own by it."""
+
+SETTINGS = ReadSettings(chunk_tokens=30, memory_tokens=60, answer_tokens=60)
 
 
 def document(*facts: str, chunks: int = 9) -> str:
@@ -74,7 +75,7 @@ def told(made: list[Conversation]) -> list[tuple[str, int | None, str]]:
     return [(it.kind, it.chunk_index, it.memory) for it in made]
 
 
-@BOTH
+@OF_ALL
 def test_all_facts_are_in_the_answer_whatever_is_ready_first(workflow: str) -> None:
     text = document(*(f"fact{number}" for number in range(7)))
     runs = [read(engine, text, workflow) for engine in (noter(seed=number) for number in range(6))]
@@ -83,13 +84,13 @@ def test_all_facts_are_in_the_answer_whatever_is_ready_first(workflow: str) -> N
     assert all(told(other) == told(made) and it == answer for it, other in runs)
 
 
-@BOTH
-def test_calls_are_side_by_side(workflow: str) -> None:
+@OF_ALL
+def test_calls_are_side_by_side(workflow: str, busy: int = 4) -> None:
     """The first calls end only once as many are under way as there may be."""
-    wanted, all_there = (3 if workflow == "tree" else 4), asyncio.Event()
+    all_there = asyncio.Event()
 
     async def meet(_: str) -> None:
-        if engine.busy == wanted:
+        if engine.busy == busy:
             all_there.set()
         await asyncio.wait_for(all_there.wait(), 60)
 
@@ -97,7 +98,7 @@ def test_calls_are_side_by_side(workflow: str) -> None:
     assert "fact6" in read(engine, document(*(f"fact{number}" for number in range(7))), workflow)[0]
 
 
-@BOTH
+@OF_ALL
 def test_memory_stays_within_its_budget_and_a_person_can_follow_it(workflow: str) -> None:
     engine = noter(wordy)
     answer, made = read(engine, document(*(f"fact{number}" for number in range(9))), workflow, rounds=1)
@@ -148,13 +149,13 @@ def test_rounds_end_once_nothing_is_new() -> None:
     assert len(made) == 2 * chunks + 1 and answer == "the same note", "a note that is there is not new"
 
 
-def test_one_chunk_is_read_once() -> None:
-    for workflow, calls in (("parallel", 2), ("tree", 2)):
-        answer, made = read(noter(), "Here is fact1.", workflow)
-        assert answer == "fact1" and len(made) == calls
+@OF_ALL
+def test_one_chunk_is_read_once(workflow: str) -> None:
+    answer, made = read(noter(), "Here is fact1.", workflow)
+    assert answer == "fact1" and len(made) == 2
 
 
-@BOTH
+@OF_ALL
 def test_a_memory_to_start_from_is_kept(workflow: str) -> None:
     settings = SETTINGS.replace(workflow=workflow)
     start = Read("What?", text_document(document("fact1")), noter(), settings, memory="fact0 was known")
@@ -165,7 +166,7 @@ def test_a_memory_to_start_from_is_kept(workflow: str) -> None:
     assert {"fact0", "fact1"} <= set(asyncio.run(ended())[-1].split())
 
 
-@BOTH
+@OF_ALL
 @pytest.mark.parametrize("reply", ["", " ", "UNCHANGED", "MEMORY", "<think>hm", "MEMORY\n" + "x " * 500])
 def test_odd_replies_to_a_merge_lose_no_memory(workflow: str, reply: str) -> None:
     """What it was to be merged into stays, or the reply takes its place, within its budget."""
@@ -175,7 +176,7 @@ def test_odd_replies_to_a_merge_lose_no_memory(workflow: str, reply: str) -> Non
     assert count_words(made[-1].memory) <= 60
 
 
-@BOTH
+@OF_ALL
 def test_a_call_that_fails_is_an_error_and_no_answer(workflow: str, tmp_path: Path) -> None:
     def fail(prompt: str) -> None:
         if "fact2" in prompt:
@@ -190,26 +191,7 @@ def test_a_call_that_fails_is_an_error_and_no_answer(workflow: str, tmp_path: Pa
     assert result.answer == read(noter(), text, workflow)[0]
 
 
-def test_other_shards_are_another_read(tmp_path: Path) -> None:
-    """Their number follows from the engine: a journal says what it was begun with."""
-    trace, settings = tmp_path / "read.jsonl", SETTINGS.replace(workflow="tree", shards=None)
-    run(noter(calls=2), document("fact1"), settings, trace)
-    with pytest.raises(JournalError, match="shards was 2, now it is 4"):
-        run(noter(calls=4), document("fact1"), settings, trace, resume=True)
-    run(noter(calls=4), document("fact1"), settings.replace(shards=2), trace, resume=True)
-
-
-@pytest.mark.parametrize("shards", [1, 2, 5, 40])
-def test_each_part_begins_where_the_last_ends(shards: int) -> None:
-    text = document(*(f"fact{number}" for number in range(9)))
-    answer, made = read(noter(), text, "tree", shards=shards)
-    spans = sorted({it.span for it in made if it.span})
-    assert [end for _, end in spans[:-1]] == [start for start, _ in spans[1:]]
-    assert spans[0][0] == 0 and spans[-1][1] == len(text)
-    assert sorted(set(answer.split())) == [f"fact{number}" for number in range(9)]
-
-
-@BOTH
+@OF_ALL
 def test_the_calls_do_not_hold_the_document(workflow: str) -> None:
     """No more prompts are held than are being read, and a few that wait for their turn."""
     engine = noter(lambda prompt: "UNCHANGED")
@@ -225,8 +207,8 @@ def test_the_calls_do_not_hold_the_document(workflow: str) -> None:
     assert asyncio.run(most_ahead()) <= 4 * engine.model.calls
 
 
-def test_a_scripted_engine_plays_each_to_the_end() -> None:
-    for workflow in ("parallel", "tree"):
-        engine = ScriptedEngine(lambda messages: "word " * 500)
-        for conversation in read(engine, document("fact1"), workflow)[1]:
-            assert count_words(conversation.memory) <= 60 * 4
+@OF_ALL
+def test_a_scripted_engine_plays_it_to_the_end(workflow: str) -> None:
+    engine = ScriptedEngine(lambda messages: "word " * 500)
+    for conversation in read(engine, document("fact1"), workflow)[1]:
+        assert count_words(conversation.memory) <= 60 * 4

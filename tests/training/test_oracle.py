@@ -183,7 +183,7 @@ def memories(whole: Example, *chunks: str, limit: int = 100) -> list[str]:
     """The memories of the oracle at these chunks."""
     oracle, found = Oracle(whole, OVERWRITE, MODEL), [""]
     for chunk in chunks:
-        prompt = oracle.prompts.for_update(whole.problem, chunk, found[-1])
+        prompt = oracle.prompts.fill("update", problem=whole.problem, chunk=chunk, memory=found[-1])
         reply = asyncio.run(oracle.complete(prompt, Sampling(limit + 1))).text
         found.append(reply if reply != "(empty)" else "")
     return found[1:]
@@ -326,11 +326,18 @@ def test_a_prompt_of_another_read_is_refused() -> None:
     with pytest.raises(EngineError, match="did not write the memory"):
         read(whole, oracle, settings(workflow="overwrite"))
     with pytest.raises(EngineError, match="did not write the memory"):
-        asyncio.run(oracle.complete(oracle.prompts.for_answer(whole.problem, "Another memory."), Sampling(9)))
-    system = (Message("system", "Hurry."), *oracle.prompts.for_update(whole.problem, OTHER, ""))
+        asyncio.run(
+            oracle.complete(
+                oracle.prompts.fill("answer", problem=whole.problem, memory="Another memory."), Sampling(9)
+            )
+        )
+    system = (
+        Message("system", "Hurry."),
+        *oracle.prompts.fill("update", problem=whole.problem, chunk=OTHER, memory=""),
+    )
     with pytest.raises(EngineError, match="did not write the memory"):
         asyncio.run(oracle.complete(system, Sampling(9)))
-    other = oracle.prompts.for_update(whole.problem, "Something else.", "")
+    other = oracle.prompts.fill("update", problem=whole.problem, chunk="Something else.", memory="")
     with pytest.raises(EngineError, match="not in the document"):
         asyncio.run(oracle.complete(other, Sampling(9)))
 
@@ -376,7 +383,12 @@ def test_prompts_with_the_same_end_are_distinguished() -> None:
     bare = Prompts(update="{problem}{memory}{chunk}", answer="{memory}{problem}")
     whole = example(f"{OTHER} {NEEDLE}", NEEDLE)
     oracle = Oracle(whole, bare, MODEL)
-    update = oracle.prompts.for_update(whole.problem, whole.document, "")
+    update = oracle.prompts.fill("update", problem=whole.problem, chunk=whole.document, memory="")
     assert asyncio.run(oracle.complete(update, Sampling(90))).text == NEEDLE
-    assert asyncio.run(oracle.complete(bare.for_answer(whole.problem, NEEDLE), Sampling(90))).text == "77"
-    assert OVERWRITE.for_answer("a", "b") != bare.for_answer("a", "b")
+    assert (
+        asyncio.run(
+            oracle.complete(bare.fill("answer", problem=whole.problem, memory=NEEDLE), Sampling(90))
+        ).text
+        == "77"
+    )
+    assert OVERWRITE.fill("answer", problem="a", memory="b") != bare.fill("answer", problem="a", memory="b")

@@ -64,7 +64,7 @@ def test_a_box_is_rewarded_where_it_is_asked_for() -> None:
     check_prompts("exact_match", ReadSettings(), Trained())
     with pytest.raises(SettingsError, match=r"presets/prompts/boxed\.toml"):
         check_prompts("boxed_match", ReadSettings(), Trained())
-    (message,) = load_prompts(Path(str(boxed.templates))).for_answer("Who?", "Ada came.")
+    (message,) = load_prompts(Path(str(boxed.templates))).fill("answer", problem="Who?", memory="Ada came.")
     assert r"into \boxed{}." in message.content
 
 

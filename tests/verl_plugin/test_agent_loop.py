@@ -92,7 +92,7 @@ def test_the_prompts_are_those_of_the_package(attempt: Callable[..., Any], model
     _, outputs = attempt(knows)
     document = text_document(example(2, "0815", 2)["document"], is_example=True)
     prompts = OVERWRITE.for_document(document.mark)
-    message = prompts.for_answer("What is the code?", "The code is 0815")[0].content
+    message = prompts.fill("answer", problem="What is the code?", memory="The code is 0815")[0].content
     tokenizer = AutoTokenizer.from_pretrained(model)
     chat = [{"role": "user", "content": message}]
     expected = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)

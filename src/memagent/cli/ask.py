@@ -120,30 +120,16 @@ def command(
     else:
         asked_for, paths = _questions_and_paths(given, words)
     if each.pop("each"):
-        if not each["ray"]:  # the machines of a cluster have their own servers and caches
-            settings = with_found_model(settings, quiet, dry_run)
         survey = Survey(
-            problems=tuple(asked_for),
-            paths=tuple(paths),
-            settings=settings,
-            journals=trace,
-            follow_links=follow_links,
-            dry_run=dry_run,
-            **each,
-        )
+            problems=tuple(asked_for), paths=tuple(paths), settings=settings,
+            journals=trace, follow_links=follow_links, dry_run=dry_run, **each,
+        )  # fmt: skip
         return ask_each(survey, quiet, as_json)
     if needless := [name for name in ("out", "verify", "ray") if each[name]]:
         raise SettingsError(f"--{needless[0]} is for --each: add it, or drop --{needless[0]}")
     spending = Spending(settings.read, each["max_tokens"], each["max_cost"])
-    within = (it for it in paths if trace and trace.resolve().is_relative_to(Path(it).resolve()))
-    if folder := next(within, None):
-        raise SettingsError(
-            f"--trace {trace} would be part of the document {folder}: name a place outside of it"
-        )
-    document = documents_of(before) if before else open_document(*paths, follow_links=follow_links)
+    document = _open(before, paths, trace, follow_links)
     settings = settings_of(before, settings, quiet) if before else settings
-    warn_left_out(document.skipped)
-    _warn_of_guesses(document)
     settings = with_found_model(settings, quiet, dry_run)
     if dry_run:
         warn_left_out(asyncio.run(dry_run_questions(asked_for, document, settings, as_json)))
@@ -154,6 +140,19 @@ def command(
     warn_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped))
     warn_undecoded(dict(it for found in asked.passes for it in found.replaced.items()))
     return code
+
+
+def _open(before: Header | None, paths: Sequence[str], trace: Path | None, follow_links: bool) -> Document:
+    """The document, with warnings of what is not as it seems. Raises `SettingsError`, `DocumentError`."""
+    within = (it for it in paths if trace and trace.resolve().is_relative_to(Path(it).resolve()))
+    if folder := next(within, None):
+        raise SettingsError(
+            f"--trace {trace} would be part of the document {folder}: name a place outside of it"
+        )
+    document = documents_of(before) if before else open_document(*paths, follow_links=follow_links)
+    warn_left_out(document.skipped)
+    _warn_of_guesses(document)
+    return document
 
 
 def _warn_of_guesses(document: Document) -> None:
@@ -210,7 +209,7 @@ async def _answer_all(asked: _Asked, as_json: bool) -> int:
     """Print each answer as it comes; if one question fails, the others continue."""
     code, separator = 0, ""
     questions = await asyncio.to_thread(_with_traces, asked)
-    asked.display.waiting(describe_opening(choose(asked.settings.engine).engine))
+    asked.display.waiting(describe_opening(choose(asked.settings.engine)))
     async with open_engine(asked.settings.engine) as engine:
         asked.display.waiting("")
         if asked.before:
@@ -265,7 +264,7 @@ async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Quest
         asked.display.end(question.number)
         if read:
             asked.passes.append(read.found)
-    if read.workflow == "auto" and not noted:
+    if read.keeps_memory and not noted and read.progress.spent.calls:  # answered at once, from all of it
         asked.display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
     if (given_up := read.progress.given_up) and read.memory:
         asked.display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")

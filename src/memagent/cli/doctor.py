@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -14,35 +13,32 @@ import click
 from memagent import __version__
 from memagent.cli.flags import Command, with_settings
 from memagent.cli.messages import say, with_flags
-from memagent.documents.tokens import estimate_tokens
 from memagent.engines import choose, open_engine
-from memagent.engines.adapters import Adapter, find_adapter, find_trained
+from memagent.engines.adapters import find_adapter
 from memagent.engines.discovery import choose_server, look_around, should_search
-from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.engine import find_file, usable_window
-from memagent.engines.openai import OpenAIEngine
-from memagent.errors import EngineError, MemAgentError, SettingsError, extra_hint, reason, without_secrets
+from memagent.engines.kinds import ListsModels
+from memagent.engines.llamacpp import catalogue
+from memagent.errors import EngineError, MemAgentError, SettingsError, reason, without_secrets
 from memagent.reading.verdicts import log_odds
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import (
-    DEFAULT_WINDOW_TOKENS,
     EngineSettings,
     Settings,
     user_cache_path,
     user_config_path,
 )
-from memagent.types import ESTIMATE, Engine, Message, Model, Sampling
+from memagent.types import ESTIMATE, Engine, Message, Sampling
 
 _TRIAL = "Text: The tide is in.\n\nDoes the text say anything? Reply Yes or No."
 _PACKAGES = {
-    "the base": ("httpx2", "xllamacpp", "gguf", "pydantic"),
+    "the base": ("httpx2", "xllamacpp", "pydantic"),
     "[formats]": ("mammoth", "openpyxl", "python-pptx", "striprtf"),
     "[tokenizers]": ("tokenizers",),
     "[eval]": ("ijson", "wonderwords"),
     "[hub]": ("huggingface_hub",),
     "[serve]": ("fastapi", "prometheus-client", "python-multipart", "uvicorn"),
     "[mcp]": ("mcp",),
-    "[train]": ("torch", "transformers", "accelerate", "peft"),
+    "[train]": ("torch", "transformers", "accelerate", "peft", "gguf"),
     "[report]": ("matplotlib",),
     "[ray]": ("ray",),
     "[verl]": ("verl",),
@@ -102,17 +98,17 @@ async def _findings(settings: Settings) -> list[str]:
     adapter = find_adapter(engine, choice.engine)
     found = "a server with the model was found on this machine"
     lines.append(f"engine: {choice.engine}, because {choice.why if engine == settings.engine else found}")
-    if choice.engine == "openai":
+    if not choice.embedded:
         async with open_engine(engine) as opened:
             model = opened.model
-            served = await opened.list_models() if isinstance(opened, OpenAIEngine) else {}
+            served = await opened.list_models() if isinstance(opened, ListsModels) else {}
             verdicts = await _try_verdict(opened)
         # Some servers accept any name, or short ones, so an unlisted name is not an error.
         unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
         place = without_secrets(engine.base_url or "the OpenAI default")
         lines.append(f"model: {model.name} at {place}{unlisted}")
     else:
-        model = _local_model(choice.engine, engine, adapter)
+        model = choice.kind.preview(engine, adapter)
         lines += [f"model: {model.name}", *([f"adapter: {adapter.path}"] if adapter else [])]
         verdicts = "trained, so auto asks for them" if model.judges else "untrained"
     name, workflow = choose_workflow(settings.read, model.trained)
@@ -149,19 +145,3 @@ async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettin
         url = server.kind.base_url
         engine = engine.replace(base_url=url, model=model, api_key=None, window_tokens=window)
     return lines, engine
-
-
-def _local_model(kind: str, engine: EngineSettings, adapter: Adapter | None) -> Model:
-    """The model that would be loaded, with estimated tokens. Raises `SettingsError` if it cannot be."""
-    if kind == "transformers" and any(find_spec(name) is None for name in ("torch", "transformers")):
-        raise SettingsError(f"{engine.model} needs torch and transformers: {extra_hint('train')}")
-    if kind != "llamacpp":
-        name, window = engine.model or kind, engine.window_tokens or DEFAULT_WINDOW_TOKENS
-    else:
-        if engine.model and engine.model.startswith(hub.PREFIX) and hub.find_cached(engine.model) is None:
-            raise SettingsError(f"{engine.model} is not in the cache yet: ask fetches it")
-        path = find_file(engine.model)
-        name, window = str(path), usable_window(path, engine.window_tokens)
-    verdicts = catalogue.find_verdicts(Path(name)) if kind == "llamacpp" and not adapter else None
-    judges = verdicts.name if verdicts else ""
-    return Model(name, estimate_tokens, name, window, trained=find_trained(name, adapter), judges=judges)

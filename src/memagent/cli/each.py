@@ -11,7 +11,7 @@ import click
 
 from memagent.cli.flags import PATH, together
 from memagent.cli.messages import EXIT_CODES, say, say_json, warn, with_flags
-from memagent.cli.models import open_to_count
+from memagent.cli.models import open_to_count, with_found_model
 from memagent.cli.previews import describe_bound
 from memagent.cli.progress import RunDisplay
 from memagent.errors import EngineError, SettingsError
@@ -37,6 +37,8 @@ each_flags = together(
 
 def ask_each(survey: Survey, quiet: bool, as_json: bool) -> int:
     """Ask each file, and print a summary; in a dry run, what that would take at most."""
+    if not survey.ray:  # the machines of a cluster have their own servers and caches
+        survey = replace(survey, settings=with_found_model(survey.settings, quiet, survey.dry_run))
     if not (survey.dry_run or survey.out):
         raise SettingsError("--each needs --out FILE, whose name ends in .csv or .jsonl")
     with RunDisplay(quiet or survey.dry_run, "files") as display:

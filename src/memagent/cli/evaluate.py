@@ -118,7 +118,7 @@ def _warn_about(plan: Plan, settings: Settings) -> None:
     if plan.samples > 1 and settings.read.temperature == 0:
         warn("at temperature 0 all samples of an example are the same: add --temperature 1")
     engine = settings.engine
-    if plan.lengths and not (engine.tokenizer or must_fetch(engine)) and choose(engine).engine == "openai":
+    if plan.lengths and not (engine.tokenizer or must_fetch(engine)) and not choose(engine).embedded:
         warn("lengths in tokens are estimated: name the model's tokenizer with --tokenizer")
     warn_of_samples(plan.sources())
 

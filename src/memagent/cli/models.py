@@ -103,7 +103,7 @@ async def open_to_count(settings: EngineSettings) -> AsyncIterator[Engine]:
 def must_fetch(settings: EngineSettings) -> bool:
     """Whether the model has to be fetched before it can read."""
     name = settings.model or catalogue.DEFAULT
-    if settings.base_url or settings.engine not in ("auto", "llamacpp"):
+    if not catalogue.may_be_meant(settings):
         return False
     if name.startswith(hub.PREFIX):
         return hub.find_cached(name) is None
@@ -115,7 +115,7 @@ def use_default(engine: EngineSettings, quiet: bool, searched: bool = False) -> 
 
     Raises `SettingsError` if it is not there afterwards.
     """
-    if engine.model or engine.base_url or engine.engine not in ("auto", "llamacpp"):
+    if engine.model or not catalogue.may_be_meant(engine):
         return
     default = catalogue.MODELS[catalogue.DEFAULT]
     why = "no model is set" + (", and no server was found on this machine" if searched else "")

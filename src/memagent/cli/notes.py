@@ -31,10 +31,17 @@ from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.errors import EngineError, SettingsError
 from memagent.notebooks import Addition, Notebook, NotebookAnswer, Notebooks, Version, note_document
-from memagent.settings import Settings
+from memagent.reading.workflows import workflows
+from memagent.settings import Settings, option_kinds
 from memagent.types import flatten
 
-_NOT_FOR_NOTES = ("early_exit", "exit_patience", "screen", "passages", "passage_tokens")
+_KEPT = {it for workflow in workflows().values() if workflow.keeps_memory for it in workflow.options}
+_NOT_FOR_NOTES = (
+    "screen",
+    *(name for name, kind in option_kinds().items() if kind.skip or kind not in _KEPT),
+)
+"""A notebook reads all that is new, into a memory."""
+
 _MAX_NAMED = 3
 
 

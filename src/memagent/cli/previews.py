@@ -80,10 +80,10 @@ async def dry_run_questions(
     await asyncio.to_thread(count_characters)
     async with open_to_count(settings.engine) as engine:
         model = engine.model
-        workflow, _ = choose_workflow(settings.read, model.trained)
+        chosen, workflow = choose_workflow(settings.read, model.trained)
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
-        # With rag, each question has passages of its own; otherwise, the longest stands for all of them.
-        asked = Counter(questions) if workflow == "rag" else {longest: len(questions)}
+        # The longest question stands for all, unless each has passages of its own.
+        asked = Counter(questions) if workflow.selects else {longest: len(questions)}
         most = Spent()
         for question, times in asked.items():
             read = await forecast(question, document, model, settings.read)
@@ -95,7 +95,7 @@ async def dry_run_questions(
                 "files": [{"name": name, "characters": count} for name, count in characters.items()],
                 "model": model.name,
                 "window_tokens": model.window_tokens,
-                "workflow": workflow,
+                "workflow": chosen,
                 "questions": len(questions),
                 "chunks": read.chunks,
                 "document_tokens": read.document_tokens,
@@ -111,7 +111,7 @@ async def dry_run_questions(
     )
     say(f"model: {model.name}, window {window}")
     chunks = "1 chunk" if read.chunks == 1 else f"{read.chunks:,} chunks"
-    say(f"workflow: {workflow}, {chunks}, {read.document_tokens:,} tokens")
+    say(f"workflow: {chosen}, {chunks}, {read.document_tokens:,} tokens")
     say("\n".join(describe_bound(most, " for all questions" if len(questions) > 1 else "", estimated)))
     max_calls = settings.read.max_calls
     if max_calls and most.calls > max_calls * len(questions):

@@ -18,16 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from memagent.cli.messages import describe, harmless, tell
+from memagent.engines import Choice
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.runs.batch import RunProgress
 from memagent.types import Conversation, Spent
-
-_WAITING = {
-    "openai": "reaching the endpoint",
-    "llamacpp": "loading the model",
-    "transformers": "loading the model",
-}
 
 _PREVIEW_CHARACTERS = 200
 _PANEL_CHARACTERS = 1200
@@ -35,9 +30,9 @@ _MAX_BARS = 8
 _WIDE = 100
 
 
-def describe_opening(engine: str) -> str:
+def describe_opening(choice: Choice) -> str:
     """What to say while an engine opens, which may take a minute."""
-    return _WAITING.get(engine, "opening the engine")
+    return "loading the model" if choice.embedded else "reaching the endpoint"
 
 
 class ReadDisplay:

@@ -162,8 +162,8 @@ def _require(what: str, extra: str, *packages: str) -> None:
 @asynccontextmanager
 async def _open_model(settings: Settings, quiet: bool) -> AsyncIterator[Engine]:
     """Open the engine; loading a model, which may take a minute, is announced."""
-    if (kind := choose(settings.engine).engine) != "openai":
-        tell(describe_opening(kind), quiet=quiet)
+    if (choice := choose(settings.engine)).embedded:
+        tell(describe_opening(choice), quiet=quiet)
     async with open_engine(settings.engine) as engine:
         yield engine
 

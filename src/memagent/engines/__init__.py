@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from memagent.engines.llamacpp import catalogue
 from memagent.engines.scripted import ScriptedEngine
 from memagent.errors import SettingsError, without_secrets
 from memagent.plugins import load
-from memagent.settings import EngineSettings
+from memagent.settings import EngineSettings, is_embedded
 from memagent.types import Engine
 
 __all__ = ["Choice", "ScriptedEngine", "choose", "open_engine"]
@@ -27,6 +28,16 @@ class Choice:
 
     engine: str
     why: str
+
+    @property
+    def kind(self) -> Any:
+        """What opens it. Raises `SettingsError` if its package cannot be loaded."""
+        return load("engines", self.engine)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether its model runs in this process."""
+        return is_embedded(self.engine)
 
 
 def choose(settings: EngineSettings) -> Choice:
@@ -87,7 +98,7 @@ async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[E
     Raises `SettingsError` or `EngineError`; the message says what to do next.
     """
     settings = settings or EngineSettings()
-    engine: Engine = await load("engines", choose(settings).engine)(settings)
+    engine: Engine = await choose(settings).kind(settings)
     try:
         yield engine
     finally:

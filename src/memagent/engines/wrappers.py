@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, cast, runtime_checkable
 
+from memagent.engines.forwarding import Forwarded, Forwards
 from memagent.errors import CallLimitError, EngineError, SettingsError, SpendingLimitError
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Model, Sampling, Spent, Usage
@@ -14,9 +17,25 @@ from memagent.types import Completion, Engine, Message, Model, Sampling, Spent, 
 Again = Callable[[Usage | None], bool]
 """Whether to try again after a failure that used this (None: nothing); if so, it counts as spent."""
 
+Complete = Callable[[tuple[Message, ...], Sampling], Awaitable[Completion]]
+"""How the wrapped engine completes a call."""
+
+
+@runtime_checkable
+class Retries(Protocol):
+    """An engine that tries again if a reply was paid for but cannot be used."""
+
+    async def complete_while(
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+    ) -> Completion:
+        """As `Engine.complete`, but trying again after such a reply only if `again` allows it."""
+
 
 class Wrapper:
-    """Passes calls on to `engine`; a subclass says what else happens to them."""
+    """Passes calls on to `engine`; a subclass says in `call` what else happens to them.
+
+    What the engine can do beyond the protocol, `Retries` and `Forwards`, is passed on too.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -28,10 +47,39 @@ class Wrapper:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine."""
-        return await self.engine.complete(messages, sampling)
+        return await self.call(messages, sampling, self.engine.complete)
+
+    async def complete_while(
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+    ) -> Completion:
+        """See `Retries.complete_while`; an engine that never tries again just completes."""
+        return await self.call(messages, sampling, partial(_complete_while, self.engine, again))
+
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+        """Make one call with `complete`, which is the wrapped engine's."""
+        return await complete(messages, sampling)
+
+    def forward(self, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Forwarded]:
+        """See `Forwards.forward`; only for an engine that `forwards`."""
+        return cast(Forwards, self.engine).forward(body)
 
     async def aclose(self) -> None:
         """Leave the wrapped engine open: whoever opened it closes it."""
+
+
+async def _complete_while(
+    engine: Engine, again: Again, messages: tuple[Message, ...], sampling: Sampling
+) -> Completion:
+    if isinstance(engine, Retries):
+        return await engine.complete_while(messages, sampling, again)
+    return await engine.complete(messages, sampling)
+
+
+def forwards(engine: Engine) -> bool:
+    """Whether an engine can pass requests through, however it is wrapped."""
+    while isinstance(engine, Wrapper):
+        engine = engine.engine
+    return isinstance(engine, Forwards)
 
 
 class Chain(Wrapper):
@@ -45,10 +93,10 @@ class Chain(Wrapper):
         super().__init__(engine)
         self.longest = 0
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete with the wrapped engine. A call that fails does not count."""
         length = self.longest + 1  # it extends the longest chain that has ended
-        completion = await super().complete(messages, sampling)
+        completion = await complete(messages, sampling)
         self.longest = max(self.longest, length)
         return completion
 
@@ -60,10 +108,10 @@ class Losses(Wrapper):
         super().__init__(engine)
         self._pay = pay
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete with the wrapped engine."""
         try:
-            completion = await super().complete(messages, sampling)
+            completion = await complete(messages, sampling)
         except EngineError as error:
             self._pay(error.paid)
             raise
@@ -78,7 +126,7 @@ class CallLimit(Wrapper):
         super().__init__(engine)
         self.calls = self.left = calls
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete the chat, while calls are left."""
         if self.left == 0:
             calls = (
@@ -86,7 +134,7 @@ class CallLimit(Wrapper):
             )
             raise CallLimitError(f"the {calls} used up")
         self.left -= 1
-        return await super().complete(messages, sampling)
+        return await complete(messages, sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +171,6 @@ class Spending:
         return ""
 
 
-@runtime_checkable
-class Retries(Protocol):
-    """An engine that tries again if a reply was paid for but cannot be used."""
-
-    async def complete_while(
-        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
-    ) -> Completion:
-        """Like `Engine.complete`, but tries again after such a reply only if `again` allows it."""
-
-
 class SpendingLimit(Wrapper):
     """Passes calls on while the prompt and the longest possible reply fit into what is left.
 
@@ -151,6 +189,12 @@ class SpendingLimit(Wrapper):
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while there is room."""
+        return await self.complete_while(messages, sampling, lambda _usage: True)
+
+    async def complete_while(
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+    ) -> Completion:
+        """See `Retries.complete_while`: only if there is room for another try, too."""
         prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         most = self.limits.prices.price(Usage(prompt_tokens, sampling.max_tokens))
         async with self._ended:
@@ -164,7 +208,9 @@ class SpendingLimit(Wrapper):
             self._in_flight.append(most)
         spent: Usage | None = None
         try:
-            completion = await self._complete(messages, sampling, most)
+            completion = await _complete_while(
+                self.engine, lambda usage: again(usage) and self._has_room(most, usage), messages, sampling
+            )
             spent = completion.usage
         except EngineError as error:
             spent = error.usage
@@ -176,18 +222,13 @@ class SpendingLimit(Wrapper):
                 self._ended.notify_all()
         return completion
 
-    async def _complete(self, messages: tuple[Message, ...], sampling: Sampling, most: Spent) -> Completion:
-        if not isinstance(self.engine, Retries):
-            return await super().complete(messages, sampling)
-
-        def again(usage: Usage | None) -> bool:
-            spent = self._count(usage, most)
-            if self._find_limit(spent):
-                return False
-            self._spent += spent
-            return True
-
-        return await self.engine.complete_while(messages, sampling, again)
+    def _has_room(self, most: Spent, usage: Usage | None) -> bool:
+        """Whether there is room for another try; if so, what the last one used counts as spent."""
+        spent = self._count(usage, most)
+        if self._find_limit(spent):
+            return False
+        self._spent += spent
+        return True
 
     def _find_limit(self, more: Spent) -> str:
         """Find the limit that would be exceeded with `more`, counting what is set aside."""

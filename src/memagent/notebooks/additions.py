@@ -70,7 +70,7 @@ class Addition:
         self._document, self._engine, self._waiting = document, engine, waiting
         # Everything is read to its end: what counts as read must have been read. Sources are noted now,
         # because the files may be gone by the time somebody asks.
-        self._settings = settings.replace(early_exit=False, screen=False, cite=True)
+        self._settings = settings.to_the_end().replace(cite=True)
 
     @property
     def progress(self) -> Progress:

@@ -16,6 +16,7 @@ from memagent.prompts.ours import (
     REWRITE,
     SECTIONS,
     UPDATE,
+    WHOLE,
 )
 from memagent.prompts.templates import (
     ENOUGH,

@@ -27,7 +27,8 @@ _OUR_SLOTS = {"prompt": "problem", "memory": "memory", "chunk": "chunk"}
 
 
 def load_prompts(path: str | Path) -> Prompts:
-    """Load templates from a TOML file: `update` and `answer`, and optionally other fields of `Prompts`.
+    """Load templates from a TOML file: `update` and `answer`, and optionally other fields of
+    `Prompts`, and templates that only the workflow has.
 
     A file whose name ends in `.py` is MemAgent's own: its prompts are taken from it, and it is never run. A
     file is read again only if it has changed: training loads it for every attempt. Raises `SettingsError`,
@@ -54,9 +55,12 @@ def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
 
 def prompts_from(table: Mapping[str, object], place: str) -> Prompts:
     """Templates from a table, such as comes with an adapter. Raises `SettingsError`, naming the place."""
-    known = keys()
-    if unknown := table.keys() - set(known):
-        raise SettingsError(f"{place}: unknown key {min(unknown)!r}; known: {', '.join(sorted(known))}")
+    own = {name: text for name, text in table.items() if name not in keys()}
+    if unknown := [name for name, text in own.items() if not (isinstance(text, str) and "{" in text)]:
+        known = ", ".join(sorted(keys()))
+        raise SettingsError(
+            f"{place}: unknown key {min(unknown)!r}; known: {known}, and templates with slots"
+        )
     for name in ("update", "answer"):
         if name not in table:
             raise SettingsError(f"{place}: the key {name!r} is missing")
@@ -65,7 +69,8 @@ def prompts_from(table: Mapping[str, object], place: str) -> Prompts:
         if not isinstance(value, wanted):
             raise SettingsError(f"{place}: {name} must be {called}, not {type(value).__name__}")
     try:
-        return Prompts(**dict[str, Any](table))
+        core: dict[str, Any] = {name: value for name, value in table.items() if name not in own}
+        return Prompts(**core, own=own)  # type: ignore[arg-type]
     except SettingsError as error:
         raise SettingsError(f"{place}: {error}") from error
 

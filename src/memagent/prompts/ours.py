@@ -55,6 +55,9 @@ answer, say so.
 """
 """How workflows without a memory ask for the answer: as those with one do, so that wording favours none."""
 
+WHOLE = sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document")
+"""How a whole document is asked about, which stands in the memory's slot."""
+
 NOTE = f"""\
 {sections(text="chunk")}
 Write a short note of what the text says that helps to answer this question: {{problem}}
@@ -78,20 +81,21 @@ What is known so far:
 
 _QUESTION = sections(document="memory") + "\nQuestion: {problem}\n"
 
+_DOUBT = (
+    _QUESTION
+    + f"If the document does not answer it, reply: {NOT_THERE}. "
+    + "Otherwise answer in as few words as it needs.\n"
+)
+
 AUTO = Prompts(
     update=NO_UPDATE,
-    note=NOTE,
-    verdict=VERDICT,
-    further=FURTHER,
     answer=_QUESTION + "Answer from the document, in as few words as it needs.\n",
-    doubt=_QUESTION
-    + f"If the document does not answer it, reply: {NOT_THERE}. "
-    + "Otherwise answer in as few words as it needs.\n",
+    own={"note": NOTE, "verdict": VERDICT, "further": FURTHER, "doubt": _DOUBT},
     workflow="auto",
 )
 """The answer is made from passages; over a whole document, `full`'s own words are asked instead."""
 
-NOTES = replace(AUTO, verdict="", further="", workflow="notes")
+NOTES = replace(AUTO, own={"note": NOTE, "doubt": _DOUBT}, workflow="notes")
 
 OVERWRITE = Prompts(
     update=OPENING
@@ -114,5 +118,5 @@ GATED = Prompts(
     answer=ANSWER,
     workflow="gated",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE},
 )

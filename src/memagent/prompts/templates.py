@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -33,22 +34,13 @@ _BRACES = re.compile(rf"{_SLOT.pattern}|[{{}}]")
 _TAG = re.compile(r"</?\s*([^\s<>/](?:[^\s<>]*[^\s<>/])?)/?(?:\s[^<>]*)?>")
 _NEEDED = {
     "update": {"problem", "chunk", "memory"},
-    "note": {"problem", "chunk"},
-    "verdict": {"problem", "chunk"},
-    "further": {"problem", "chunk", "memory"},
-    "merge": {"problem", "chunk", "memory"},
-    "gap": {"problem", "memory"},
-    "again": {"problem", "chunk", "memory", "question"},
     "answer": {"problem", "memory"},
-    "doubt": {"problem", "memory"},
     "check": {"problem", "memory", "reply"},
 }
 _MARK = "mark"
 _ANY_MARK = "xdvupgqbzkwmtj"  # of no document: as many tokens as most marks have
 _SHOWN_CHARACTERS = 30  # of a template that cannot be used
-_NOT_IN_FILES = ("mark", "guards_turns")
-_OPTIONAL = ("note", "verdict", "further", "doubt", "merge", "gap", "again")
-"""Templates that only some workflows have."""
+_NOT_IN_FILES = ("own", "mark", "guards_turns")
 
 
 def sections(**slots: str) -> str:
@@ -80,11 +72,8 @@ class Prompts:
     that they are for, if any. With `asks`, `check` asks about a reply that may not be a memory; a model that
     was trained with these templates needs no such question.
 
-    Some workflows have more: `note`, which asks for a note on a chunk and offers no way out; `verdict`, which
-    asks whether a chunk helps, Yes or No, and `further`, which asks it beside what is known; `doubt`, which
-    asks for the answer if the memory has little of what the problem names, and offers `NOT_THERE` as a reply;
-    `merge`, for notes, in the place of the chunk; `gap`, which asks what the memory lacks; and `again`, the
-    update of a chunk that is read again for that question.
+    `own` are the further templates that the workflow has, by name, such as `note`, which asks for a note on a
+    chunk. Which slots each has, the workflow knows, which fills them.
 
     `mark` and `guards_turns` belong to a read: see `for_document`.
     """
@@ -97,34 +86,18 @@ class Prompts:
     replies: Replies = "unmarked"
     asks: bool = True
     check: str = CHECK
-    note: str = ""
-    verdict: str = ""
-    further: str = ""
-    doubt: str = ""
-    merge: str = ""
-    gap: str = ""
-    again: str = ""
+    own: Mapping[str, str] = field(default_factory=dict, hash=False)
     mark: str = _ANY_MARK
     guards_turns: bool = True
 
     def __post_init__(self) -> None:
-        for name, needed in _NEEDED.items():
-            template = getattr(self, name)
-            if name in _OPTIONAL and not template:
-                continue
-            found = _slots(template)
+        for name, template in self.templates.items():
             if unpaired := _find_unpaired(template):
                 raise SettingsError(
                     f"the {name} template has {unpaired!r}: a doubled brace stands for one and needs its "
                     "counterpart; double both, as in {{word}}, or put a space between single ones"
                 )
-            if missing := needed - found:
-                raise SettingsError(f"the {name} template lacks {_brace(missing)}")
-            if unknown := found - needed - {_MARK}:
-                raise SettingsError(
-                    f"the {name} template has unknown {_brace(unknown)}: its slots are "
-                    f"{_brace(needed | {_MARK})}; write {{{{word}}}} for a literal {{word}}"
-                )
+            _check_slots(name, template, _NEEDED.get(name, _slots(template)))
             if _brace({_MARK}) in _TAG.sub("", template):
                 raise SettingsError(
                     f"the {name} template has {_brace({_MARK})} outside the name of a tag, where a document "
@@ -149,60 +122,40 @@ class Prompts:
         return replace(self, mark=mark, guards_turns=guards_turns, asks=asks and self.asks)
 
     @property
-    def optional(self) -> frozenset[str]:
-        """The names of the templates there are that only some workflows have."""
-        return frozenset(name for name in _OPTIONAL if getattr(self, name))
+    def templates(self) -> Mapping[str, str]:
+        """All templates, by name."""
+        return {name: getattr(self, name) for name in _NEEDED} | dict(self.own)
+
+    def check_own(self, declared: Prompts) -> None:
+        """Raise `SettingsError` unless own templates have the slots that those of a workflow have."""
+        for name in self.own.keys() & declared.own.keys():
+            _check_slots(name, self.own[name], _slots(declared.own[name]))
 
     @property
     def fingerprint(self) -> str:
         """A digest of all templates (16 hex digits)."""
-        table = {name: text for name in keys() if (text := getattr(self, name)) or name not in _OPTIONAL}
+        table = {name: getattr(self, name) for name in keys()} | dict(sorted(self.own.items()))
         return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
     @property
     def bare_text(self) -> str:
         """The longest of the prompts with its slots empty, for counting the fixed tokens."""
-        templates = (self.update, self.answer, *(getattr(self, name) for name in _OPTIONAL))
+        templates = (self.update, self.answer, *self.own.values())
         longest = max(map(self._mark, templates), key=len)
         return self.system + _SLOT.sub("", longest) + self.empty_memory
 
-    def for_update(self, problem: str, chunk: str, memory: str) -> tuple[Message, ...]:
-        """The conversation that reads a chunk."""
-        return self._fill(self.update, problem=problem, chunk=chunk, memory=memory)
+    def fill(self, name: str, **slots: str) -> tuple[Message, ...]:
+        """The conversation that a template makes with these texts in its slots."""
+        safe = {slot: self.neutralise(text) for slot, text in slots.items()}
+        if "memory" in safe:
+            safe["memory"] = safe["memory"] or self.empty_memory
+        safe[_MARK] = self.mark
 
-    def for_note(self, problem: str, chunk: str) -> tuple[Message, ...]:
-        """The conversation that takes a note on a chunk."""
-        return self._fill(self.note, problem=problem, chunk=chunk)
+        def put(slot: re.Match[str]) -> str:
+            return safe[slot.group(1)] if slot.group(1) else slot.group(0)[0]
 
-    def for_verdict(self, problem: str, chunk: str, known: str = "") -> tuple[Message, ...]:
-        """The conversation that asks whether a chunk helps with a problem, beside what is `known`."""
-        if known:
-            return self._fill(self.further, problem=problem, chunk=chunk, memory=known)
-        return self._fill(self.verdict, problem=problem, chunk=chunk)
-
-    def for_merge(self, problem: str, notes: str, memory: str) -> tuple[Message, ...]:
-        """The conversation that merges notes into the memory."""
-        return self._fill(self.merge, problem=problem, chunk=notes, memory=memory)
-
-    def for_gap(self, problem: str, memory: str) -> tuple[Message, ...]:
-        """The conversation that asks what the memory lacks."""
-        return self._fill(self.gap, problem=problem, memory=memory)
-
-    def for_again(self, problem: str, chunk: str, memory: str, question: str) -> tuple[Message, ...]:
-        """The conversation that reads a chunk again, for a question."""
-        return self._fill(self.again, problem=problem, chunk=chunk, memory=memory, question=question)
-
-    def for_answer(self, problem: str, memory: str) -> tuple[Message, ...]:
-        """The conversation that answers from the memory."""
-        return self._fill(self.answer, problem=problem, memory=memory)
-
-    def for_doubt(self, problem: str, memory: str) -> tuple[Message, ...]:
-        """The conversation that answers from a memory that may not hold the answer."""
-        return self._fill(self.doubt, problem=problem, memory=memory)
-
-    def for_check(self, problem: str, memory: str, reply: str) -> tuple[Message, ...]:
-        """The conversation that asks whether a reply is a memory, or says that nothing changes."""
-        return self._fill(self.check, problem=problem, memory=memory, reply=reply)
+        user = Message("user", _SLOT.sub(put, self.templates[name]))
+        return (Message("system", self.system), user) if self.system else (user,)
 
     def neutralise(self, text: str) -> str:
         """`text` with nothing left that could pass for the prompt's own structure: see `guard`."""
@@ -215,8 +168,7 @@ class Prompts:
     @cached_property
     def tags(self) -> frozenset[str]:
         """The names of the tags in the templates."""
-        names = ("system", *_NEEDED)
-        text = "".join(self._mark(getattr(self, name)) for name in names)
+        text = "".join(map(self._mark, (self.system, *self.templates.values())))
         return frozenset(map(fold, _TAG.findall(text)))
 
     @cached_property
@@ -227,18 +179,16 @@ class Prompts:
     def _mark(self, template: str) -> str:
         return template.replace(f"{{{_MARK}}}", self.mark)
 
-    def _fill(self, template: str, **values: str) -> tuple[Message, ...]:
-        safe = {name: self.neutralise(value) for name, value in values.items()}
-        if "memory" in safe:
-            safe["memory"] = safe["memory"] or self.empty_memory
-        safe[_MARK] = self.mark
 
-        def put(slot: re.Match[str]) -> str:
-            name = slot.group(1)
-            return safe[name] if name else slot.group(0)[0]
-
-        user = Message("user", _SLOT.sub(put, template))
-        return (Message("system", self.system), user) if self.system else (user,)
+def _check_slots(name: str, template: str, needed: set[str]) -> None:
+    needed = needed - {_MARK}
+    if missing := needed - _slots(template):
+        raise SettingsError(f"the {name} template lacks {_brace(missing)}")
+    if unknown := _slots(template) - needed - {_MARK}:
+        raise SettingsError(
+            f"the {name} template has unknown {_brace(unknown)}: its slots are {_brace(needed | {_MARK})}; "
+            "write {{word}} for a literal {word}"
+        )
 
 
 def _slots(template: str) -> set[str]:
@@ -261,8 +211,8 @@ def _find_unpaired(template: str) -> str:
 
 
 def keys() -> list[str]:
-    """The keys of a template file."""
-    return [field.name for field in fields(Prompts) if field.name not in _NOT_IN_FILES]
+    """The keys of a template file, beside a workflow's own templates."""
+    return [it.name for it in fields(Prompts) if it.name not in _NOT_IN_FILES]
 
 
 def _brace(names: set[str]) -> str:

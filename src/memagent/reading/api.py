@@ -131,7 +131,7 @@ def begin_forecast(problem: str, document: Document, model: Model, settings: Rea
 
     Raises `SettingsError` as a read does.
     """
-    settings = settings.replace(max_calls=None, screen=False, lookahead=1)
+    settings = settings.in_turn().replace(max_calls=None, screen=False)
     memory = _memory_at_first(model, settings)
     return Read(problem, document, _CountingEngine(model), settings, memory=memory, asks=False)
 

@@ -17,6 +17,9 @@ MIN_CHUNK_TOKENS = 16
 THINKING_TOKENS = 4096
 """The default room for a thought: several times what a small model needs to think about a chunk."""
 
+NOTED_TOKENS = 300
+"""The size of the chunks that notes are taken on: small models overlook things in longer ones."""
+
 _PART_TOKENS = 16  # for the heading of each of several memories
 
 

@@ -6,11 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
-from memagent.errors import ContextOverflowError, EmptyAnswerError, EngineError, ProblemTooLongError
+from memagent.errors import (
+    ContextOverflowError,
+    EmptyAnswerError,
+    EngineError,
+    ProblemTooLongError,
+    SettingsError,
+)
 from memagent.prompts import UNCHANGED, Prompts
 from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
@@ -30,6 +35,7 @@ MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
 
 _SHARE_OF_MEMORY = 0.8  # that one chunk may take: the place of each passage is written beside it
+_SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
@@ -62,6 +68,18 @@ class Reading:
     async def count_tokens(self, text: str) -> int:
         """The number of tokens in a text, counted in a thread."""
         return await asyncio.to_thread(self.model.count_tokens, text)
+
+    async def count_room(self) -> int:
+        """How many tokens a prompt leaves for the document. Raises `SettingsError` if none are left."""
+        taken = await self.count_tokens(self.prompts.bare_text) + await self.count_tokens(self.problem)
+        reply = self.budgets.answer_tokens + self.budgets.answer_thought_tokens
+        room = self.window_tokens - taken - reply - _SLACK_TOKENS
+        if room <= _SLACK_TOKENS:
+            raise SettingsError(
+                f"a window of {self.window_tokens} tokens leaves no room for a document beside a reply of "
+                f"{reply} tokens: lower `answer_tokens`, or `thinking_tokens` if the model is to think"
+            )
+        return room
 
     async def check_problem(self) -> None:
         """Raise `ProblemTooLongError` if the problem exceeds its budget."""
@@ -96,8 +114,10 @@ class Reading:
         self, chunk: Chunk, memory: str, read_reply: ReplyReader, ask: UpdatePrompt | None
     ) -> list[Conversation]:
         """The conversations over a chunk, or none if the chunk is too long for the model's window."""
-        prompt = ask or partial(self.prompts.for_update, self.problem)
-        messages = prompt(chunk.shown, memory)
+        if ask:
+            messages = ask(chunk.shown, memory)
+        else:
+            messages = self.prompts.fill("update", problem=self.problem, chunk=chunk.shown, memory=memory)
         try:
             completion, seconds = await self._complete(messages, self.budgets.memory_tokens)
         except ContextOverflowError as error:
@@ -131,7 +151,9 @@ class Reading:
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
-        asked = await self._follow(update, self.prompts.for_check(self.problem, update.memory, verdict.text))
+        asked = await self._follow(
+            update, self.prompts.fill("check", problem=self.problem, memory=update.memory, reply=verdict.text)
+        )
         said = asked.completion.text if asked else ""
         settled = await asyncio.to_thread(settle, verdict, said, update.memory, self.fits_memory)
         last = await self._after(asked or update, settled, update.completion)
@@ -144,7 +166,7 @@ class Reading:
         fit the window, it is not asked.
         """
         first = await self._after(update, Verdict("keep"), update.completion)
-        asked = await self._follow(update, self.prompts.for_note(self.problem, chunk.shown))
+        asked = await self._follow(update, self.prompts.fill("note", problem=self.problem, chunk=chunk.shown))
         if asked is None:
             return [first]
         note = self.prompts.restore(without_thought(asked.completion.text))
@@ -215,7 +237,8 @@ class Reading:
 
     async def judge_text(self, shown: str, memory: str = "", known: str = "") -> Conversation:
         """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""
-        messages = self.prompts.for_verdict(self.problem, shown, known)
+        name = "further" if known else "verdict"
+        messages = self.prompts.fill(name, problem=self.problem, chunk=shown, memory=known)
         completion, seconds = await self._complete(messages, 1, 0, verdict=True)
         completion = replace(completion, finish_reason="stop")  # one word was asked for: it is not cut
         odds = log_odds(completion.alternatives)
@@ -240,9 +263,9 @@ class Reading:
         `memory` is recorded as the memory. If it is `doubtful` whether the answer is there, the model may say
         that it is not. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
-        may_decline = doubtful and self.prompts.doubt  # which templates for one prompt may lack
-        ask = self.prompts.for_doubt if may_decline else self.prompts.for_answer
-        messages, budgets = ask(self.problem, shown), self.budgets
+        may_decline = doubtful and "doubt" in self.prompts.own  # which templates for one prompt may lack
+        name, budgets = "doubt" if may_decline else "answer", self.budgets
+        messages = self.prompts.fill(name, problem=self.problem, memory=shown)
         thought_tokens = budgets.answer_thought_tokens
         completion, seconds = await self._complete(messages, budgets.answer_tokens, thought_tokens)
         if not without_thought(completion.text):

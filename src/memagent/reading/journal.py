@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from memagent.engines.wrappers import Wrapper
+from memagent.engines.wrappers import Complete, Wrapper
 from memagent.errors import ContextOverflowError, JournalError
 from memagent.reading.lines import Answer, Line, Overflow, Reply, from_json, to_json
 from memagent.storage import Log, read_log
@@ -103,7 +103,7 @@ class Journal(Wrapper):
                 "for a new read leave out `resume` and name another `trace`"
             )
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete from the record, or with the engine, whose reply is on disk when this returns."""
         digest = prompt_digest(messages, sampling)
         match await self._recall(digest):
@@ -115,7 +115,7 @@ class Journal(Wrapper):
                 self.recalled += 1
                 return completion
         try:
-            completion = await super().complete(messages, sampling)
+            completion = await complete(messages, sampling)
         except ContextOverflowError as error:
             await self._write(to_json(Overflow(digest, str(error), error.paid)))
             raise

@@ -103,6 +103,11 @@ class Read:
         return self._meter.progress
 
     @property
+    def keeps_memory(self) -> bool:
+        """Whether what is known is in the memory; a short document may be answered from whole."""
+        return self._workflow.keeps_memory
+
+    @property
     def takes_notes(self) -> bool:
         """Whether the memory of each update is a note on one chunk, apart from all others."""
         return self._workflow.takes_notes
@@ -290,9 +295,8 @@ class Read:
             "model": model.name,
             **({"verdicts": model.judges} if model.judges else {}),
             "workflow": self.workflow,
+            **({"takes_notes": True} if self.takes_notes else {}),
             **({"chunk_ends": "exact"} if settings.chunk_ends == "exact" else {}),
-            "early_exit": settings.early_exit,
-            **({"exit_patience": settings.exit_patience} if settings.exit_patience else {}),
             **({"screen": RULE} if settings.screen else {}),
             **self._workflow.options_in_force(settings, model),
             "sampling": {name: values[name] for name in ("temperature", "top_p", "seed")},

@@ -109,7 +109,7 @@ def read_answer(last: Conversation, prompts: Prompts) -> str:
     if last.kind == "update":
         return last.memory
     said = prompts.restore(without_thought(last.completion.text))
-    return "" if prompts.doubt and is_declined(said) else said
+    return "" if "doubt" in prompts.own and is_declined(said) else said
 
 
 def is_declined(reply: str) -> bool:
@@ -118,13 +118,13 @@ def is_declined(reply: str) -> bool:
 
 
 def read_gap(reply: str, prompts: Prompts) -> str:
-    """The question that a reply to `Prompts.for_gap` asks; empty if it says that the memory is enough."""
+    """The question that a reply to the template `gap` asks; empty if it says that the memory is enough."""
     text, enough = _without_enough(_unwrap(without_thought(reply), prompts.tags))
     return "" if enough else prompts.restore(" ".join(text.split()))
 
 
 def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
-    """The answer to `Prompts.for_check`; `ask` if it has neither of the two words, or both."""
+    """The answer to the template `check`; `ask` if it has neither of the two words, or both."""
     said = set(re.findall(r"\w+", without_thought(reply).upper()))
     if MEMORY in said and UNCHANGED not in said:
         return "replace"
@@ -162,7 +162,7 @@ def _by_markers(text: str, prompts: Prompts) -> Verdict:
     if (
         not enough
         and prompts.asks
-        and prompts.note
+        and "note" in prompts.own
         and (not body or _echoes(body, found is not None, prompts))
     ):
         return Verdict("note")

@@ -4,24 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import Field
 
 from memagent.errors import EngineError, MemAgentError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.sources import Provenance, Sources, Statement
-from memagent.settings import Options, ReadSettings
+from memagent.settings import Options, Positive, ReadSettings, load_workflows
 from memagent.types import Chunk, Conversation, Model
 
-ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel and reread)"
+ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel)"
 """What the setting `rounds` is, for workflows that have it."""
 
 _Task = asyncio.Task[list[Conversation]]
 ReadChunk = Callable[[Chunk, str], Conversations]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
+
+
+class Rounds(Options):
+    """How often a document is read."""
+
+    rounds: Positive = Field(default=3, description=ROUNDS)
+
+
+class Lookahead(Options):
+    """How far `in_turn` asks ahead; the replies that are used are the same."""
+
+    decide: ClassVar[bool] = False
+    lookahead: Positive = Field(
+        default=1,
+        description="how many chunks to ask about at once while the memory stays as it is (gated, evidence)",
+    )
+
+
+class Verdicts(Options):
+    """How often chunks are judged."""
+
+    rounds: Positive = Field(default=1, description=ROUNDS)
 
 
 Run = Callable[[Reading, Chunks, str], Conversations]
@@ -42,6 +66,8 @@ class Workflow:
         screens: whether it reads chunk by chunk, so that chunks may be passed over by what its memory holds.
         keeps_memory: whether all that it knows is in its memory, so that another read may start from it and
             the answer may be left out.
+        selects: whether what an answer is made from depends on the problem, without the model being asked:
+            then each question costs its own.
         takes_notes: whether the memory of each of its updates is a note on one chunk, apart from all others.
         options: the settings that only it has.
         memories: how many memories a prompt of it shows, from the settings.
@@ -55,8 +81,9 @@ class Workflow:
     templates: bool = False
     screens: bool = False
     keeps_memory: bool = False
+    selects: bool = False
     takes_notes: bool = False
-    options: type[Options] | None = None
+    options: tuple[type[Options], ...] = ()
     memories: Callable[[ReadSettings], int] = lambda _settings: 1
     chunk_tokens: int | None = None
     provenance: Callable[[], Sources] | None = None
@@ -85,12 +112,27 @@ class Workflow:
 
         None stands for as many as the engine takes concurrent calls.
         """
-        values = settings.of(self.options).model_dump() if self.options else {}
+        kinds = [settings.of(kind).model_dump() for kind in self.options if kind.decide]
+        values = {name: value for values in kinds for name, value in values.items()}
         return {name: model.calls if value is None else value for name, value in values.items()}
 
 
+async def chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
+    """Chunks that were taken already, and the rest."""
+    for chunk in begun:
+        yield chunk
+    async for chunk in rest:
+        yield chunk
+
+
+def delegate(name: str, reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
+    """The conversations of another workflow, for one that leaves the reading to it; no module imports it."""
+    run: Run = load_workflows()[name].run
+    return run(reading, chunks, memory)
+
+
 async def in_turn(
-    reading: Reading, chunks: Chunks, memory: str, read_chunk: ReadChunk
+    reading: Reading, chunks: Chunks, memory: str, read_chunk: ReadChunk, may_stop: bool = False
 ) -> AsyncGenerator[list[Conversation], None]:
     """Yield the conversations over each chunk in its turn; none of a blank one.
 
@@ -99,12 +141,14 @@ async def in_turn(
     One that changes it leaves those asked ahead unused, and their chunks are asked about again. It is
     speculative execution, as in a processor or in speculative decoding (arXiv 2211.17192). How far ahead
     begins at nothing after each change and grows by one with each chunk that changes nothing, so wasted calls
-    never exceed the chunks that leave the memory unchanged.
+    never exceed the chunks that leave the memory unchanged. Nothing is asked ahead if each chunk decides
+    which one is read next, or, with `may_stop`, whether one is.
 
     Wasted conversations are marked as `unused`, and come before those of the turn in which they have ended.
     Raises what `chunks` and `read_chunk` raise, in the chunk's turn.
     """
-    most = most_at_once(reading.settings, reading.model)
+    ahead = 1 if reading.settings.screen or may_stop else reading.settings.of(Lookahead).lookahead
+    most = min(ahead, reading.model.calls)
     asked: deque[tuple[Chunk, _Task]] = deque()
     again: deque[Chunk] = deque()
     wasted: list[_Task] = []
@@ -143,13 +187,6 @@ async def in_turn(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-def most_at_once(settings: ReadSettings, model: Model) -> int:
-    """How many chunks may be asked about at once: one, if each decides which chunk is read next."""
-    if settings.screen or settings.early_exit:
-        return 1
-    return min(settings.lookahead, model.calls)
 
 
 async def _all(conversations: Conversations) -> list[Conversation]:

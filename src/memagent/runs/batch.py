@@ -228,7 +228,7 @@ def _start_nodes(ray: Any, settings: EngineSettings, work: Work) -> list[Any]:
     """One actor on each live node with CPUs; if the model runs in the actor, it gets the node's GPUs."""
     affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     remote = ray.remote(Node)
-    embedded = choose(settings).engine != "openai"
+    embedded = choose(settings).embedded
     return [
         remote.options(
             num_cpus=0,

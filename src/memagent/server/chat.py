@@ -14,7 +14,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from memagent.concurrency import drain
-from memagent.engines.forwarding import Forwards
+from memagent.engines.wrappers import forwards
 from memagent.errors import ContextOverflowError
 from memagent.reading.progress import Progress
 from memagent.reading.workflows import choose_workflow
@@ -94,7 +94,7 @@ class Chats:
     async def _pass_whole(self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply) -> Response:
         """The model's own reply in one piece. Raises `EngineError`, `ApiError`."""
         engine = self.jobs.engine_of(owner)
-        if not isinstance(self.engine, Forwards):
+        if not forwards(self.engine):
             answer = await complete(chat, engine, self.settings, self.answer_tokens)
             return JSONResponse(reply.whole(answer))
         async with forward(engine, await asyncio.to_thread(self._rename, raw)) as forwarded:
@@ -106,7 +106,7 @@ class Chats:
     ) -> AsyncGenerator[bytes, None]:
         """The model's own reply as whole server-sent events. Raises `EngineError`, `ApiError`."""
         engine = self.jobs.engine_of(owner)
-        if not isinstance(self.engine, Forwards):
+        if not forwards(self.engine):
             answer = await complete(chat, engine, self.settings, self.answer_tokens)
             yield reply.chunk(FIRST) + reply.end(answer, chat.wants_usage) + DONE
             return

@@ -165,12 +165,13 @@ class Jobs:
         live = self.progress(job) if job.state in UNFINISHED else None
         return describe_progress(live) if live else job.outcome.get("progress")
 
-    def workflow(self, job: Job) -> str | None:
-        """The workflow of a read; None if the settings that it was started with are no longer valid."""
+    def describe_workflow(self, job: Job) -> dict[str, Any]:
+        """A read's workflow, and what it says of itself; None if its settings are no longer valid."""
         try:
-            return choose_workflow(self.settings_of(job), self.engine.model.trained)[0]
+            name, workflow = choose_workflow(self.settings_of(job), self.engine.model.trained)
         except (MemAgentError, ValidationError):
-            return None
+            return {"workflow": None, "takes_notes": False}
+        return {"workflow": name, "takes_notes": workflow.takes_notes}
 
     def settings_of(self, job: Job) -> ReadSettings:
         """The settings of a read. Raises `SettingsError`, `ValidationError` if they are no longer valid."""

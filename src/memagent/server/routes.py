@@ -275,7 +275,7 @@ def _describe_briefly(job: Job) -> dict[str, Any]:
 
 def _describe_read(job: Job, jobs: Jobs) -> dict[str, Any]:
     return _describe_briefly(job) | {
-        "workflow": jobs.workflow(job),
+        **jobs.describe_workflow(job),
         "progress": jobs.last_progress(job),
         "error": job.outcome.get("error"),
         "result": job.outcome.get("result"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
+from pydantic.fields import FieldInfo
 
 from memagent.errors import SettingsError
 from memagent.reading.sources import Statement
-from memagent.settings import ReadSettings, Seed
+from memagent.settings import ReadSettings, Seed, settings_by_name
 
 _MAX_NUMBER = 100_000_000
 _MAX_FILES = 1000  # of one read: each takes milliseconds to look at
@@ -43,33 +45,36 @@ def _measure(value: Any) -> tuple[int, int]:
     return 1 + max(levels), 2 * len(parts) + sum(sizes)
 
 
-class ReadOptions(BaseModel):
-    """Settings of one read but for templates, which are a file, and prices; the server's are the defaults."""
+_OF_THE_SERVER = ("templates", "prompt_price", "cached_price", "completion_price")  # a file, and its prices
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workflow: Text | None = None
-    problem_tokens: Tokens | None = None
-    chunk_tokens: Tokens | None = None
-    chunk_ends: Literal["natural", "exact"] | None = None
-    memory_tokens: Tokens | None = None
-    answer_tokens: Tokens | None = None
-    thinking: Literal["off", "answers", "on"] | None = None
-    thinking_tokens: Tokens | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    seed: Seed | None = None
-    early_exit: bool | None = None
-    exit_patience: int | None = Field(default=None, ge=0, le=_MAX_NUMBER)
-    screen: bool | None = None
-    lookahead: Tokens | None = None
-    cite: bool | None = None
-    max_calls: Tokens | None = None
-    passages: Tokens | None = None
-    passage_tokens: Tokens | None = None
-    heads: Tokens | None = None
-    rounds: Tokens | None = None
-    shards: Tokens | None = None
+def _derive_options() -> Any:
+    """The settings of a read as what a client may send of them: none has to be, and numbers have bounds."""
+    options: dict[str, Any] = {}
+    for name, (part, item) in settings_by_name().items():
+        if part != "read" or name in _OF_THE_SERVER:
+            continue
+        kind: Any = Annotated[item.annotation, *item.metadata] if item.metadata else item.annotation
+        if _is_plain(item, str):
+            kind = Text
+        elif _is_plain(item, int) and name != "seed":  # whose bounds are its own
+            kind = Annotated[kind, Field(le=_MAX_NUMBER)]
+        options[name] = (kind | None, Field(default=None, description=item.description))
+    config = ConfigDict(frozen=True, extra="forbid")
+    return create_model("Options", __config__=config, **options)
+
+
+def _is_plain(item: FieldInfo, kind: type) -> bool:
+    """Whether a setting is of this type, or None."""
+    plain = [it for it in get_args(item.annotation) or (item.annotation,) if it is not NoneType]
+    return len(plain) == 1 and (get_args(plain[0]) or plain)[0] is kind
+
+
+class ReadOptions(_derive_options()):  # type: ignore[misc]
+    """Settings of one read, those of the installed workflows among them; the server's are the defaults.
+
+    Templates, which are a file, and prices are the server's alone.
+    """
 
     def over(self, settings: ReadSettings, **values: Any) -> ReadSettings:
         """The server's settings, overridden by `values`, then by these options. Raises `SettingsError`."""

@@ -7,11 +7,11 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from memagent.concurrency import Turns
-from memagent.engines.forwarding import Forwarded, Forwards
-from memagent.engines.wrappers import Wrapper
+from memagent.engines.forwarding import Forwarded
+from memagent.engines.wrappers import Complete, Wrapper
 from memagent.errors import EngineError
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
@@ -38,11 +38,11 @@ class SharedEngine(Wrapper):
         super().__init__(engine)
         self._key, self._sharing = key, sharing
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete the chat in its turn."""
         async with self._sharing.turns.take(self._key):
             try:
-                completion = await super().complete(messages, sampling)
+                completion = await complete(messages, sampling)
             except EngineError as error:
                 error.usage = error.usage and self._without_cached(error.usage)
                 error.unusable = tuple(map(self._without_cached, error.unusable))
@@ -56,8 +56,7 @@ class SharedEngine(Wrapper):
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
         """As `Forwards.forward`, in its turn; the engine must be one that forwards."""
-        engine = cast(Forwards, self.engine)
-        async with self._sharing.turns.take(self._key), engine.forward(body) as forwarded:
+        async with self._sharing.turns.take(self._key), super().forward(body) as forwarded:
             if self._sharing.private:
                 forwarded = replace(forwarded, pieces=_without_cached(forwarded))
             yield forwarded

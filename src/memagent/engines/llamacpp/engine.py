@@ -270,18 +270,13 @@ def import_xllamacpp() -> Any:
 
 def _explain(start: ServerStart) -> str:
     """What llama.cpp may have refused, since it does not say."""
-    import gguf
-
-    try:
-        gguf.GGUFReader(start.path)
-    except Exception:  # noqa: BLE001 - the reader raises whatever a broken file leads it to
-        return "the file is cut short or damaged: download it again"
     adapter = (
         f"the adapter {start.adapter} may be damaged, or made for another model; " if start.adapter else ""
     )
     return (
-        f"{adapter}its architecture may be newer than xllamacpp (update it), or it may need more "
-        "memory than there is (lower `window_tokens` or `concurrency`, or use a smaller model)"
+        f"{adapter}the file may be cut short or damaged (download it again), its architecture may be newer "
+        "than xllamacpp (update it), or it may need more memory than there is (lower `window_tokens` or "
+        "`concurrency`, or use a smaller model)"
     )
 
 

@@ -6,7 +6,6 @@ import logging
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from memagent.errors import SettingsError, did_you_mean
 from memagent.prompts import NO_UPDATE, load_prompts, prompts_from
@@ -63,18 +62,23 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
             )
         # Where replies are marked, a note is only the second try: templates may do without.
         spared = {"note"} if workflow.prompts.replies == "marked" else set[str]()
-        if missing := workflow.prompts.optional - prompts.optional - spared:
+        if missing := workflow.prompts.own.keys() - prompts.own.keys() - spared:
             raise SettingsError(
                 f"the templates in {settings.templates} lack {min(missing)}, which {name} needs: "
                 "add it, or set workflow to one that does without"
             )
+        if unknown := prompts.own.keys() - {it for other in known.values() for it in other.prompts.own}:
+            raise SettingsError(
+                f"the templates in {settings.templates} have {min(unknown)}, which no workflow has"
+            )
+        prompts.check_own(workflow.prompts)
     elif trained.templates:
         theirs = prompts_from(trained.templates, "the adapter's templates")
         if name == trained.workflow:
             prompts = theirs
-        elif prompts.update == theirs.update == NO_UPDATE and prompts.optional <= theirs.optional:
-            unused: dict[str, Any] = dict.fromkeys(theirs.optional - prompts.optional, "")
-            prompts = replace(theirs, **unused)
+        elif prompts.update == theirs.update == NO_UPDATE and prompts.own.keys() <= theirs.own.keys():
+            prompts = replace(theirs, own={it: theirs.own[it] for it in prompts.own})
+        prompts.check_own(workflow.prompts)
     elif trained.published and name == trained.workflow:
         _warn_of_prompts(trained.published)
     return name, replace(workflow, prompts=prompts)

@@ -10,12 +10,12 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.errors import ContextOverflowError
-from memagent.prompts import AUTO
+from memagent.prompts import AUTO, WHOLE
+from memagent.reading.budgets import NOTED_TOKENS
+from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.workflows import notes
-from memagent.reading.workflows.select import WORKFLOW as SELECT
-from memagent.reading.workflows.select import chain, select
-from memagent.reading.workflows.whole import PROMPTS, answer_from, count_room, join_chunks
+from memagent.reading.finds import shown_of
+from memagent.reading.workflow import Verdicts, Workflow, chain, delegate
 from memagent.types import Chunk
 
 
@@ -28,24 +28,25 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
     if reading.answers and not memory and not reading.settings.screen:
         begun, short = await _take_up_to_half_the_window(reading, chunks)
         if short:
-            document, _ = join_chunks(begun)
             whole = reading
             if reading.prompts.answer == AUTO.answer:  # not the user's own: `full` asks in words for all
-                whole = replace(reading, prompts=replace(reading.prompts, answer=PROMPTS.answer))
+                whole = replace(reading, prompts=replace(reading.prompts, answer=WHOLE))
             try:
-                yield await answer_from(whole, document)
+                async with aclosing(delegate("full", whole, chain(begun, chunks))) as conversations:
+                    async for conversation in conversations:
+                        yield conversation
                 return
             except ContextOverflowError:
                 pass  # the window is smaller than the engine says
-    read = select if reading.model.judges else notes.notes
-    async with aclosing(read(reading, chain(begun, chunks), memory)) as conversations:
+    name = "select" if reading.model.judges else "notes"
+    async with aclosing(delegate(name, reading, chain(begun, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
 
 
 async def _take_up_to_half_the_window(reading: Reading, chunks: Chunks) -> tuple[list[Chunk], bool]:
     """The chunks up to the first one that is too much with those before it; whether all were taken."""
-    left, begun = min(await count_room(reading), reading.window_tokens // 2), list[Chunk]()
+    left, begun = min(await reading.count_room(), reading.window_tokens // 2), list[Chunk]()
     async for chunk in chunks:
         begun.append(chunk)
         left -= chunk.tokens
@@ -54,4 +55,14 @@ async def _take_up_to_half_the_window(reading: Reading, chunks: Chunks) -> tuple
     return begun, True
 
 
-WORKFLOW = replace(SELECT, run=auto, prompts=AUTO)
+WORKFLOW = Workflow(
+    auto,
+    AUTO,
+    templates=True,
+    screens=True,
+    keeps_memory=True,
+    chunk_tokens=NOTED_TOKENS,
+    provenance=Citations,
+    shown=shown_of,
+    options=(Verdicts,),
+)

@@ -10,18 +10,34 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import partial
+from typing import ClassVar
+
+from pydantic import Field
 
 from memagent.prompts import GATED
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import read_gated
-from memagent.reading.workflow import Workflow, in_turn
+from memagent.reading.workflow import Lookahead, Workflow, in_turn
+from memagent.settings import Count, Options
+
+
+class Exit(Options):
+    """When to stop."""
+
+    skip: ClassVar[bool] = True
+    early_exit: bool = Field(
+        default=False, description="stop once the model says that it knows enough (gated)"
+    )
+    exit_patience: Count = Field(
+        default=0, description="how many further chunks must change nothing before early_exit stops"
+    )
 
 
 async def gated(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read chunks until they end or the memory is enough, then answer from the memory alone."""
-    settings, confirmed = reading.settings, None
+    options, confirmed = reading.settings.of(Exit), None
     read = partial(reading.update, read_reply=read_gated)
-    async with aclosing(in_turn(reading, chunks, memory, read)) as turns:
+    async with aclosing(in_turn(reading, chunks, memory, read, options.early_exit)) as turns:
         async for updates in turns:
             before = memory
             for update in updates:
@@ -29,7 +45,7 @@ async def gated(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
                 yield update
             enough = any(it.enough and it.memory == memory for it in updates)  # not of half a chunk alone
             confirmed = confirmations(confirmed, memory != before, enough)
-            if settings.early_exit and confirmed is not None and confirmed >= settings.exit_patience:
+            if options.early_exit and confirmed is not None and confirmed >= options.exit_patience:
                 break
     async for answer in reading.conclude(memory):
         yield answer
@@ -46,4 +62,4 @@ def confirmations(so_far: int | None, changed: bool, enough: bool) -> int | None
     return so_far + 1
 
 
-WORKFLOW = Workflow(gated, GATED, templates=True, screens=True, keeps_memory=True)
+WORKFLOW = Workflow(gated, GATED, templates=True, screens=True, keeps_memory=True, options=(Exit, Lookahead))

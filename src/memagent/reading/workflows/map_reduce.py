@@ -14,10 +14,9 @@ from memagent.concurrency import side_by_side
 from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, NOTE, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Conversations, Reading
+from memagent.reading.gathering import BETWEEN, as_chunk, group_notes
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
-from memagent.reading.workflows.parallel import BETWEEN, as_chunk
-from memagent.reading.workflows.tree import group_notes
 from memagent.types import Chunk, Conversation
 
 PROMPTS = Prompts(
@@ -38,7 +37,7 @@ in order.
     + CLOSING.format(source="notes"),
     empty_memory="(none)",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE},
 )
 """Notes on each chunk alone, or on the notes if there are too many, then an answer from them."""
 

@@ -8,19 +8,17 @@ prefix cache.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 
 from memagent.concurrency import side_by_side
 from memagent.prompts import ANSWER, MEMORY, MERGE, NOTE, SECTIONS, UNCHANGED, Prompts
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.replies import read_gated, read_note
-from memagent.reading.workflow import Workflow
-from memagent.reading.workflows.reread import Rounds
-from memagent.types import Chunk, Conversation, Message, Part, TokenCounter
+from memagent.reading.gathering import Gathering
+from memagent.reading.replies import read_note
+from memagent.reading.workflow import Rounds, Workflow
+from memagent.types import Chunk, Conversation, Message
 
 PROMPTS = Prompts(
     update=f"""\
@@ -34,16 +32,12 @@ the memory already holds, and copy names, numbers and quotations exactly.
 """
     + SECTIONS
     + f"{UNCHANGED}, or {MEMORY} and the note:\n",
-    merge=MERGE,
     answer=ANSWER,
     workflow="parallel",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE, "merge": MERGE},
 )
 """A note on each chunk, with the shared memory in sight; then an answer from the memory."""
-
-BETWEEN = "\n\n"
-"""Separates notes."""
 
 
 async def parallel(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
@@ -70,7 +64,7 @@ async def _round(
     shared = gathering.text
 
     def prompt(shown: str, _note: str) -> tuple[Message, ...]:
-        return reading.prompts.for_update(reading.problem, shown, shared)
+        return reading.prompts.fill("update", problem=reading.problem, chunk=shown, memory=shared)
 
     async def take(chunk: Chunk) -> list[Conversation]:
         return [update async for update in reading.update(chunk, "", read_note, prompt)]
@@ -88,66 +82,4 @@ async def _round(
         yield merge, False
 
 
-class Gathering:
-    """A memory into which notes are gathered, one after the other.
-
-    A note is kept word for word as long as memory and note fit the memory's budget. Later notes wait; once
-    they would exceed a chunk, or at the end, a conversation merges them. What waits never exceeds a chunk.
-    """
-
-    def __init__(self, reading: Reading, memory: str = "") -> None:
-        self.memory = memory
-        """The memory, within its budget once `merge` has ended."""
-        self._reading = reading
-        self._waiting: list[str] = []
-
-    @property
-    def text(self) -> str:
-        """The memory, and below it the notes waiting to be merged."""
-        return BETWEEN.join(filter(None, [self.memory, *self._waiting]))
-
-    def has(self, note: str) -> bool:
-        """Whether all lines of a note are there already."""
-        lines = {line.strip() for line in self.text.splitlines()}
-        return all(line.strip() in lines for line in note.splitlines())
-
-    async def add(self, note: str) -> list[Conversation]:
-        """Take a note. Returns the conversations that made room for it."""
-        budgets = self._reading.budgets
-        if not self._waiting:
-            both = BETWEEN.join(filter(None, [self.memory, note]))
-            if await self._reading.count_tokens(both) <= budgets.memory_tokens:
-                self.memory = both
-                return []
-        waiting, made = BETWEEN.join([*self._waiting, note]), list[Conversation]()
-        if self._waiting and await self._reading.count_tokens(waiting) > budgets.chunk_tokens:
-            made = await self.merge()
-        self._waiting.append(note)
-        return made
-
-    async def merge(self) -> list[Conversation]:
-        """Merge the waiting notes into the memory. Returns the conversations that it took."""
-        if not self._waiting:
-            return []
-        reading, before = self._reading, self.text
-        notes = await asyncio.to_thread(as_chunk, self._waiting, reading.model.count_tokens)
-        prompt = partial(reading.prompts.for_merge, reading.problem)
-        updates = [it async for it in reading.update(notes, self.memory, read_gated, prompt)]
-        if not updates[-1].memory:  # a model that leaves an empty memory unchanged must not lose the notes
-            updates[-1] = await reading.with_memory(updates[-1], notes.text)
-        self.memory = updates[-1].memory
-        self._waiting = []
-        memories = [*[before] * (len(updates) - 1), self.memory]
-        return [
-            replace(update, memory=memory, chunk_index=None, span=None, source=None)
-            for update, memory in zip(updates, memories, strict=True)
-        ]
-
-
-def as_chunk(notes: Sequence[str], count_tokens: TokenCounter, index: int = 0) -> Chunk:
-    """Notes as a chunk of their own."""
-    text = BETWEEN.join(notes)
-    return Chunk(index, text, 0, len(text), count_tokens(text), (Part("notes", 0, len(text)),))
-
-
-WORKFLOW = Workflow(parallel, PROMPTS, templates=True, keeps_memory=True, options=Rounds)
+WORKFLOW = Workflow(parallel, PROMPTS, templates=True, keeps_memory=True, options=(Rounds,))

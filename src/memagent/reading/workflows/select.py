@@ -18,20 +18,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cache
 
-from pydantic import Field
-
 from memagent.concurrency import one_by_one, side_by_side
 from memagent.prompts import AUTO
+from memagent.reading.budgets import NOTED_TOKENS
+from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
+from memagent.reading.finds import shown_of
 from memagent.reading.locating import count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
-from memagent.reading.workflow import ROUNDS, Workflow
-from memagent.reading.workflows import notes
-from memagent.reading.workflows.evidence import Citations
-from memagent.settings import Options, Positive
+from memagent.reading.workflow import Verdicts, Workflow, chain, delegate
 from memagent.types import Chunk, Conversation
 
 MAX_KEPT = 8
@@ -48,12 +46,6 @@ MIN_HELPS = -0.3
 _log = logging.getLogger("memagent")
 
 
-class Verdicts(Options):
-    """How often chunks are judged."""
-
-    rounds: Positive = Field(default=1, description=ROUNDS)
-
-
 async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Judge all chunks, keep the best, and answer from the best of these.
 
@@ -68,7 +60,7 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
             _warn_of_words(reading.model.name)
         for conversation in begun:  # it was paid for
             yield replace(conversation, memory=memory)
-        async with aclosing(notes.notes(reading, chain([first], chunks), memory)) as conversations:
+        async with aclosing(delegate("notes", reading, chain([first], chunks), memory)) as conversations:
             async for conversation in conversations:
                 yield conversation
         return
@@ -235,14 +227,6 @@ def _join(sources: Iterable[Source]) -> str:
     return "\n".join(source.excerpt for source in sources)
 
 
-async def chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
-    """Chunks that were taken already, and the rest."""
-    for chunk in begun:
-        yield chunk
-    async for chunk in rest:
-        yield chunk
-
-
 @cache
 def _warn_of_words(model: str) -> None:
     """Say, once for each model, that words decide."""
@@ -257,8 +241,8 @@ WORKFLOW = Workflow(
     templates=True,
     screens=True,
     keeps_memory=True,
-    chunk_tokens=notes.NOTED_TOKENS,
+    chunk_tokens=NOTED_TOKENS,
     provenance=Citations,
-    shown=notes.shown_of,
-    options=Verdicts,
+    shown=shown_of,
+    options=(Verdicts,),
 )

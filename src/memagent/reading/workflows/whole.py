@@ -14,8 +14,8 @@ from pydantic import Field
 
 from memagent.documents.cutting import cut
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, is_within
-from memagent.errors import ContextOverflowError, SettingsError
-from memagent.prompts import AUTO, CLOSING, NO_UPDATE, Prompts, sections
+from memagent.errors import ContextOverflowError
+from memagent.prompts import AUTO, NO_UPDATE, WHOLE, Prompts
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.locating import MIN_NAMED, count_words, falls_short, locate
 from memagent.reading.ranking import Rarity, best_passages
@@ -23,14 +23,11 @@ from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
 from memagent.types import ESTIMATE, Chunk, Conversation, Part, TokenCounter
 
-PROMPTS = Prompts(
-    update=NO_UPDATE,
-    answer=sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document"),
-    doubt=AUTO.doubt,
-)
+_DOUBT = {"doubt": AUTO.own["doubt"]}
+PROMPTS = Prompts(update=NO_UPDATE, answer=WHOLE, own=_DOUBT)
 """The document, or what is shown of it, stands in the memory's slot."""
 
-PASSAGES_PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer, doubt=AUTO.doubt)
+PASSAGES_PROMPTS = Prompts(update=NO_UPDATE, answer=AUTO.answer, own=_DOUBT)
 """Passages are asked about in the words that do best on those of `notes`."""
 
 LEFT_OUT = "\n\n[…]\n\n"
@@ -39,7 +36,6 @@ LEFT_OUT = "\n\n[…]\n\n"
 FileHeads = Sequence[tuple[int, str]]
 """The offsets in a text at which file names stand, each with the line that has the name."""
 
-_SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _SHRINK = 0.8
 _TRIES = 10
 
@@ -63,7 +59,7 @@ async def full(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
                 f"the document has {'at least ' if fewest else ''}{tokens:,} tokens, the model's window "
                 f"{model.window_tokens:,}: read it with another `workflow`"
             )
-    yield await answer_from(reading, document)
+    yield await _answer_from(reading, document)
 
 
 async def truncate(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
@@ -105,7 +101,7 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
     return text[:head] + LEFT_OUT + _head_above(heads, start) + text[start:]
 
 
-def join_chunks(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
+def _join_chunks(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
     """The text of chunks, after a memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
@@ -125,7 +121,7 @@ def join_chunks(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHea
 
 
 async def _gather(chunks: Chunks, memory: str) -> tuple[str, FileHeads]:
-    return join_chunks([it async for it in chunks], memory)
+    return _join_chunks([it async for it in chunks], memory)
 
 
 def _head_above(heads: FileHeads, place: int) -> str:
@@ -136,17 +132,17 @@ def _head_above(heads: FileHeads, place: int) -> str:
 
 async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conversation:
     """Answer from the text that fits, with less of it each time the model says that it is too long."""
-    room_tokens = await count_room(reading)
+    room_tokens = await reading.count_room()
     for _ in range(_TRIES):
         shown = await asyncio.to_thread(text, room_tokens)
         try:
-            return await answer_from(reading, shown)
+            return await _answer_from(reading, shown)
         except ContextOverflowError:
             room_tokens = int(room_tokens * _SHRINK)
-    return await answer_from(reading, await asyncio.to_thread(text, room_tokens))
+    return await _answer_from(reading, await asyncio.to_thread(text, room_tokens))
 
 
-async def answer_from(reading: Reading, shown: str) -> Conversation:
+async def _answer_from(reading: Reading, shown: str) -> Conversation:
     """Answer from a text; it is doubtful if no passage of it has much of what the problem says."""
     doubtful = await asyncio.to_thread(hardly_names, shown, reading.problem)
     return await reading.answer(shown, doubtful=doubtful)
@@ -159,20 +155,6 @@ def hardly_names(text: str, problem: str, least: float = MIN_NAMED) -> bool:
     count_words(whole, rarity)
     find = locate(problem, problem, whole, span, rarity)
     return falls_short(problem, [find.text] if find else [], rarity, least)
-
-
-async def count_room(reading: Reading) -> int:
-    """How many tokens a prompt leaves for the document."""
-    own, problem = reading.prompts.bare_text, reading.problem
-    taken = await reading.count_tokens(own) + await reading.count_tokens(problem)
-    reply = reading.budgets.answer_tokens + reading.budgets.answer_thought_tokens
-    room = reading.window_tokens - taken - reply - _SLACK_TOKENS
-    if room <= _SLACK_TOKENS:
-        raise SettingsError(
-            f"a window of {reading.window_tokens} tokens leaves no room for a document beside a reply of "
-            f"{reply} tokens: lower `answer_tokens`, or `thinking_tokens` if the model is to think"
-        )
-    return room
 
 
 def _select(
@@ -202,4 +184,4 @@ def _select(
 
 FULL = Workflow(full, PROMPTS)
 TRUNCATE = Workflow(truncate, PROMPTS)
-RAG = Workflow(rag, PASSAGES_PROMPTS, options=Passages)
+RAG = Workflow(rag, PASSAGES_PROMPTS, selects=True, options=(Passages,))

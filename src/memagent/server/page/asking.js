@@ -210,7 +210,8 @@ function options() {
 function traceOf(read) {
   const trace = new Trace(read.id);
   const document = { sources: read.documents };
-  trace.add({ type: "header", problem: read.problem, memory: "", document, workflow: read.workflow });
+  const { problem, workflow, takes_notes } = read;
+  trace.add({ type: "header", problem, memory: "", document, workflow, takes_notes });
   return trace;
 }
 

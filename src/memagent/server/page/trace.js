@@ -74,12 +74,12 @@ export class Trace {
   startsAnew(line) {
     const previous = this.steps.at(-1);
     const again = previous && String(previous.span) === String(line.span);
-    return this.header.workflow === "map_reduce" && !again;
+    return this.header.takes_notes && !again;
   }
 
   /** Whether the span of a conversation is one of the document: notes may be read like chunks, too. */
   isOfDocument(line, previous) {
-    if (this.header.workflow === "map_reduce" && previous && line.chunk_index < previous.chunkIndex) {
+    if (this.header.takes_notes && previous && line.chunk_index < previous.chunkIndex) {
       this.inNotes = true;
     }
     return line.span !== null && !this.inNotes;

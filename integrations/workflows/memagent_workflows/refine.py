@@ -19,7 +19,7 @@ right in the one above.
     answer="{problem}{memory}",
     empty_memory="(no answer yet)",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE},
 )
 """The answer so far stands in the memory's slot, and the last one is the answer."""
 

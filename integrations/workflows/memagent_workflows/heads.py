@@ -20,7 +20,7 @@ from memagent.prompts import ANSWER, MEMORY, NOTE, OPENING, SECTIONS, UNCHANGED,
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import Verdict, read_gated
-from memagent.reading.workflow import Workflow, in_turn
+from memagent.reading.workflow import Lookahead, Workflow, in_turn
 from memagent.settings import Options, Positive
 from memagent.types import Chunk, Message
 
@@ -39,7 +39,7 @@ gives, and copy names, numbers and quotations exactly.
     answer=ANSWER,
     workflow="heads",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE},
 )
 """The parts of the memory stand together in its place."""
 
@@ -140,7 +140,9 @@ async def heads(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
             return verdict
 
         def prompt(shown: str, part: str) -> tuple[Message, ...]:
-            return reading.prompts.for_update(reading.problem, shown, now.shown(part, empty))
+            return reading.prompts.fill(
+                "update", problem=reading.problem, chunk=shown, memory=now.shown(part, empty)
+            )
 
         async for update in reading.update(chunk, before, read_reply, prompt):
             after = now if update.memory == before else now.rewrite(update.memory)
@@ -170,6 +172,6 @@ WORKFLOW = Workflow(
     templates=True,
     screens=True,
     keeps_memory=True,
-    options=HeadsOptions,
+    options=(HeadsOptions, Lookahead),
     memories=lambda settings: settings.of(HeadsOptions).heads,
 )

@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-from pydantic import Field
-
 from memagent.documents.tokens import shorten
 from memagent.prompts import (
     ANSWER,
@@ -31,13 +29,10 @@ from memagent.prompts import (
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.ranking import best_places
 from memagent.reading.replies import read_gap, read_gated
-from memagent.reading.workflow import ROUNDS, Workflow, in_turn
-from memagent.settings import Options, Positive
+from memagent.reading.workflow import Lookahead, Rounds, Workflow, in_turn
 from memagent.types import Conversation, Message
 
-PROMPTS = Prompts(
-    update=UPDATE,
-    gap=f"""\
+_GAP = f"""\
 You have read a long document piece by piece. All that remains of it is your memory. You may look up one \
 thing in the document before you answer the problem.
 
@@ -46,29 +41,29 @@ one short question, and nothing else: what has to be found out first? Use the na
 
 {sections(problem="problem", memory="memory")}
 {ENOUGH}, or the question:
-""",
-    again=OPENING
+"""
+
+_AGAIN = (
+    OPENING
     + REWRITE
     + "\nYou have read the document once. This chunk is read again for the question, which helps to solve "
     "the problem.\n"
     + SECTIONS
     + sections(question="question")
-    + f"\n{UNCHANGED}, or {MEMORY} and the new memory:\n",
+    + f"\n{UNCHANGED}, or {MEMORY} and the new memory:\n"
+)
+
+PROMPTS = Prompts(
+    update=UPDATE,
     answer=ANSWER,
     workflow="reread",
     replies="marked",
-    note=NOTE,
+    own={"note": NOTE, "gap": _GAP, "again": _AGAIN},
 )
 """The question is kept apart from the problem, which nothing in a document may change."""
 
 _MAX_CHUNKS = 8  # of a further pass; if the document has no more, all are read
 _QUESTION_TOKENS = 64
-
-
-class Rounds(Options):
-    """How often a document is read."""
-
-    rounds: Positive = Field(default=3, description=ROUNDS)
 
 
 async def reread(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
@@ -83,7 +78,7 @@ async def reread(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
                     yield update
         if not left:
             break
-        messages = reading.prompts.for_gap(reading.problem, memory)
+        messages = reading.prompts.fill("gap", problem=reading.problem, memory=memory)
         gap = await reading.aside(messages, memory, reading.budgets.memory_tokens)
         yield gap
         question = await _within_room(reading, read_gap(gap.completion.text, reading.prompts))
@@ -110,10 +105,14 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
         places = await best_places(wanted, reading.passes.looked_through(), _MAX_CHUNKS)
 
     def prompt(shown: str, memory: str) -> tuple[Message, ...]:
-        return reading.prompts.for_again(reading.problem, shown, memory, question)
+        return reading.prompts.fill(
+            "again", problem=reading.problem, chunk=shown, memory=memory, question=question
+        )
 
     read = partial(reading.update, read_reply=read_gated, ask=prompt)
     return in_turn(reading, reading.passes.again(places), memory, read)
 
 
-WORKFLOW = Workflow(reread, PROMPTS, templates=True, screens=True, keeps_memory=True, options=Rounds)
+WORKFLOW = Workflow(
+    reread, PROMPTS, templates=True, screens=True, keeps_memory=True, options=(Rounds, Lookahead)
+)

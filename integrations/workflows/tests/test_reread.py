@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,10 @@ from facts import run, section
 from function_engine import FunctionEngine
 from memagent import (
     CallLimitError,
-    Chunk,
     EngineError,
-    Prompts,
     ReadSettings,
-    SettingsError,
 )
 from memagent.engines.scripted import count_words
-from memagent.prompts import GATED, OVERWRITE
-from memagent.reading.ranking import best_places, stems
-from memagent.reading.workflows.reread import PROMPTS
-from memagent.types import Part
 
 SETTINGS = ReadSettings(workflow="reread", chunk_tokens=30, memory_tokens=40, answer_tokens=40)
 FACTS = ("Ada lives in Ghent.", "nothing", "The key is with Ada.")
@@ -152,52 +143,3 @@ def test_a_read_that_fails_in_a_later_pass_resumes(tmp_path: Path) -> None:
     assert sum("<question-" in it for it in engine.prompts) == 5, "three were on record"
     with pytest.raises(CallLimitError):
         run(asking("Where does Ada live?"), text, SETTINGS.replace(max_calls=25))
-
-
-async def chunks_of(*texts: str) -> AsyncIterator[Chunk]:
-    for number, text in enumerate(texts):
-        yield Chunk(number, text, 0, len(text), 1, (Part("it", 0, len(text)),))
-
-
-def test_chunks_rank_by_rare_words_and_their_stems() -> None:
-    texts = (
-        "the gulls and the wind",
-        "keys were carried",
-        "the wind and the sea",
-        "鑰匙在桌子上",
-        "the wind",
-    )
-
-    def best(question: str, most: int) -> list[int]:
-        return asyncio.run(best_places(question, chunks_of(*texts), most))
-
-    assert best("Who carries the key?", 1) == [1]
-    assert best("The gull?", 1) == [0]
-    assert best("鑰匙在哪裡?", 1) == [3]
-    assert best("zebra", 2) == [0, 1], "of equals the first"
-    assert best("?", 9) == [0, 1, 2, 3, 4]
-    assert stems("Carries carried carrying") == ["carr", "carri", "carry"][:1] + stems("carried carrying")
-
-
-def test_optional_templates_are_checked_and_change_no_other_fingerprint() -> None:
-    assert (
-        OVERWRITE.fingerprint
-        == Prompts(
-            **{
-                name: getattr(OVERWRITE, name)
-                for name in (
-                    "update",
-                    "answer",
-                    "system",
-                    "empty_memory",
-                    "workflow",
-                    "replies",
-                    "asks",
-                    "check",
-                )
-            }
-        ).fingerprint
-    )
-    assert PROMPTS.fingerprint != Prompts(PROMPTS.update, PROMPTS.answer).fingerprint
-    with pytest.raises(SettingsError, match=r"the again template lacks \{question\}"):
-        Prompts(GATED.update, GATED.answer, again=GATED.update)

@@ -17,13 +17,15 @@ from pydantic import Field
 from memagent.concurrency import interleave, side_by_side
 from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
 from memagent.reading.conversations import Chunks, Conversations, Reading
+from memagent.reading.gathering import BETWEEN, Gathering, group_notes
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
-from memagent.reading.workflows.parallel import BETWEEN, Gathering
 from memagent.settings import Options, Positive
-from memagent.types import Conversation, TokenCounter
+from memagent.types import Conversation
 
-PROMPTS = Prompts(update=UPDATE, merge=MERGE, answer=ANSWER, workflow="tree", replies="marked", note=NOTE)
+PROMPTS = Prompts(
+    update=UPDATE, answer=ANSWER, workflow="tree", replies="marked", own={"note": NOTE, "merge": MERGE}
+)
 """The memory of one part of the document stands in the memory's place."""
 
 
@@ -96,17 +98,4 @@ async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[
     return gathering.memory, made
 
 
-def group_notes(notes: Sequence[str], group_tokens: int, count_tokens: TokenCounter) -> list[list[str]]:
-    """Notes in groups of at most `group_tokens` tokens, but of at least two notes if there are two."""
-    groups: list[list[str]] = []
-    start = 0
-    while start < len(notes):
-        end = min(start + 2, len(notes))
-        while end < len(notes) and count_tokens(BETWEEN.join(notes[start : end + 1])) <= group_tokens:
-            end += 1
-        groups.append(list(notes[start:end]))
-        start = end
-    return groups
-
-
-WORKFLOW = Workflow(tree, PROMPTS, templates=True, keeps_memory=True, options=Shards)
+WORKFLOW = Workflow(tree, PROMPTS, templates=True, keeps_memory=True, options=(Shards,))

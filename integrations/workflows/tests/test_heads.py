@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memagent_workflows.heads import PROMPTS, Heads, own_part
 
 from facts import run
 from memagent import Message, Read, ReadSettings, ScriptedEngine, SettingsError, text_document
 from memagent.engines.scripted import count_words
+from memagent.notebooks import Notebook, Notebooks, note_document
 from memagent.reading.workflows import workflows
-from memagent.reading.workflows.heads import PROMPTS, Heads, own_part
 
 SETTINGS = ReadSettings(workflow="heads", heads=3, chunk_tokens=20, memory_tokens=30, answer_tokens=20)
+NOTING = ReadSettings(chunk_tokens=40, memory_tokens=500, answer_tokens=500, problem_tokens=20)
 DOCUMENT = "\n\n".join(f"Paragraph {number} says " + "more and more words " * 4 for number in range(8))
 
 
@@ -161,3 +164,20 @@ def test_the_budgets_have_room_for_all_parts() -> None:
         assert prompt + limit <= 2000
     with pytest.raises(SettingsError, match="`heads`"):
         run(ScriptedEngine(["x"], window_tokens=1000), "x", settings.replace(memory_tokens=200))
+
+
+def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path) -> None:
+    notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
+    parts = [" ".join(f"{word}{number}" for number in range(20)) for word in ("red", "blue", "green")]
+    engine = ScriptedEngine([f"MEMORY\n{it}" for it in parts])
+
+    async def add_note(number: int, memory_tokens: int) -> None:
+        settings = NOTING.replace(workflow="heads", memory_tokens=memory_tokens)
+        async for _ in notebook.add(note_document(f"note {number}"), engine, settings):
+            pass
+
+    for number, memory_tokens in enumerate((30, 30, 25)):
+        asyncio.run(add_note(number, memory_tokens))
+    assert all(it in notebook.version().memory for it in parts)
+    with pytest.raises(SettingsError, match="its budget is"):
+        asyncio.run(add_note(3, 1))

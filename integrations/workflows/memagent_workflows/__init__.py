@@ -1,0 +1,1 @@
+"""Ways to read that memagent does not bring along, one module each; see README.md."""

@@ -1,0 +1,70 @@
+"""What wraps an engine passes on what it does not change, however deep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from function_engine import FunctionEngine
+from memagent import CallLimitError, Completion, Message, ReadSettings, Sampling, Usage
+from memagent.engines.forwarding import Forwarded
+from memagent.engines.wrappers import Again, CallLimit, Chain, Losses, Spending, SpendingLimit, forwards
+
+MESSAGES = (Message("user", "What?"),)
+
+
+class Stubborn(FunctionEngine):
+    """Has a reply that it can use at the fifth try, and forwards."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt: "yes")
+        self.tries = 0
+
+    async def complete_while(
+        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
+    ) -> Completion:
+        for _ in range(5):
+            self.tries += 1
+            if not again(Usage(20, 10)):
+                break
+        return await self.complete(messages, sampling)
+
+    @asynccontextmanager
+    async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
+        yield Forwarded(str(body["model"]), _nothing())
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+@pytest.mark.parametrize(("max_tokens", "tries"), [(120, 2), (10_000, 5)])
+def test_a_budget_ends_the_tries_of_an_engine_that_is_wrapped_already(max_tokens: int, tries: int) -> None:
+    engine = Stubborn()
+    limits = Spending(ReadSettings(), max_tokens=max_tokens)
+    wrapped = Chain(SpendingLimit(Losses(CallLimit(engine, 2), lambda paid: None), limits))
+    asyncio.run(wrapped.complete(MESSAGES, Sampling(10)))
+    assert engine.tries == tries and wrapped.longest == 1
+
+
+def test_limits_hold_for_tries_too() -> None:
+    limit = CallLimit(Stubborn(), 1)
+    asyncio.run(limit.complete_while(MESSAGES, Sampling(10), lambda usage: False))
+    with pytest.raises(CallLimitError):
+        asyncio.run(limit.complete_while(MESSAGES, Sampling(10), lambda usage: False))
+
+
+def test_a_wrapped_engine_forwards_if_it_did() -> None:
+    wrapped = Chain(CallLimit(Stubborn(), 1))
+
+    async def media_type() -> str:
+        async with wrapped.forward({"model": "mine"}) as forwarded:
+            return forwarded.media_type
+
+    assert forwards(wrapped) and asyncio.run(media_type()) == "mine"
+    assert not forwards(Chain(FunctionEngine(lambda prompt: "yes")))
