@@ -199,9 +199,8 @@ def describe_training(settings: TrainingSettings) -> Trained:
     name, workflow = choose_workflow(settings.read, before)
     names = ("update", "answer", "system", "empty_memory", "replies")
     # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
-    templates = (
-        {name: getattr(workflow.prompts, name) for name in names} | workflow.prompts.own | {"asks": False}
-    )
+    prompts = workflow.prompts
+    templates = {name: getattr(prompts, name) for name in names} | dict(prompts.own) | {"asks": False}
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
 
 
