@@ -175,7 +175,7 @@ def test_unchanged_below_memory_is_unchanged() -> None:
 def test_a_marker_without_a_memory_is_not_a_verdict(reply: str, memory: str) -> None:
     assert read_gated(reply, memory, GATED) == Verdict("note")
     assert read_gated(reply, memory, UNMARKED).action in ("note", "ask", "replace"), "it has no markers"
-    for prompts in (TAGGED, replace(GATED, asks=False), replace(GATED, note="")):
+    for prompts in (TAGGED, replace(GATED, asks=False), replace(GATED, own={})):
         assert read_gated(reply, memory, prompts).action != "note", "the markers alone decide"
 
 

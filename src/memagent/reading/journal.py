@@ -187,8 +187,12 @@ def _check_format(header: Mapping[str, Any], path: Path) -> None:
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
     """How two headers differ, or "" if they agree in everything that a read depends on."""
-    # Digests last: another workflow, for instance, also has other prompts, but says more than they do.
-    for key in sorted(old.keys() | new.keys(), key=lambda key: (f"{prefix}{key}" in _CHANGES, key)):
+
+    # Another workflow also has other prompts and options, but says more than they do; digests say least.
+    def order(key: str) -> tuple[bool, bool, str]:
+        return key != "workflow", f"{prefix}{key}" in _CHANGES, key
+
+    for key in sorted(old.keys() | new.keys(), key=order):
         before, after = old.get(key), new.get(key)
         if before == after or key in _INCIDENTAL:
             continue
