@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,18 @@ def index() -> str:
     """What the project is, and each page with its first statement, under the site's headings."""
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     lines = [f"# {site['site_name']}", "", f"> {first_paragraph(ROOT / 'README.md')}"]
-    single = [entry for entry in site["nav"] if isinstance(next(iter(entry.values())), str)]
-    for heading, entries in [("Start", single), *_groups(site["nav"])]:
+    for heading, entries in _pairs(site["nav"]):
         lines += ["", f"## {heading}", ""]
-        for entry in entries:
-            for title, page in entry.items():
-                place = _PLACES.get(page, f"docs/{page}")
-                about = first_paragraph(ROOT / place)
-                statement = _STATEMENT.match(about)
-                lines.append(f"- [{title}]({place}): {statement[0] if statement else about}")
+        for title, page in _pairs(entries):
+            place = _PLACES.get(page, f"docs/{page}")
+            about = first_paragraph(ROOT / place)
+            statement = _STATEMENT.match(about)
+            lines.append(f"- [{title}]({place}): {statement[0] if statement else about}")
     return "\n".join(lines) + "\n"
 
 
-def _groups(nav: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
-    for entry in nav:
-        for heading, pages in entry.items():
-            if isinstance(pages, list):
-                yield heading, pages
+def _pairs(entries: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    return [pair for entry in entries for pair in entry.items()]
 
 
 def first_paragraph(page: Path) -> str:
