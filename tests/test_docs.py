@@ -30,8 +30,8 @@ from server import Messages, Server
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL_PAGES = [
-    *PAGES,
-    *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")),
+    *sorted({*PAGES, *ROOT.glob("*.md")}),
+    ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "recipes").rglob("*.md")),
 ]
 _MAX_LINE = 119

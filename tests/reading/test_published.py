@@ -249,3 +249,4 @@ def test_it_is_said_once_that_its_prompts_are_missing(
     choose_workflow(ReadSettings(), trained)
     (said,) = caplog.messages
     assert said.startswith("RL-MemoryAgent-7B-told-once was trained with its authors' prompts")
+    assert "git clone https://github.com/BytedTsinghua-SIA/MemAgent, " in said and "/memory.py" in said

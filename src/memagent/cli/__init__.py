@@ -34,6 +34,7 @@ _COMMANDS = {
     "data": "data:command",
     "eval": "evaluate:command",
     "train": "train:command",
+    "rollout": "rollout:command",
     "report": "evaluate:report",
     "models": "models:command",
     "doctor": "doctor:command",

@@ -34,7 +34,7 @@ _METAVARS: dict[str | type, str] = {
 _USUAL = frozenset({
     "as_json", "base_url", "cite", "count", "data", "dry_run", "each", "examples", "folders", "follow_up",
     "help_all", "host", "http", "keys", "lengths", "model", "notebooks", "out", "port", "question",
-    "quiet", "resume", "tasks", "text", "workflows",
+    "example", "quiet", "resume", "tasks", "text", "workflows",
 })  # fmt: skip
 """The options that --help lists, of all commands with settings; --help-all lists the others too."""
 _SHOWS_ALL = "memagent.shows_all"

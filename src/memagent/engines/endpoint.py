@@ -40,7 +40,8 @@ class Connection:
     added to every request's body (a server's own sampling options, for instance), `verdict` to those that
     ask for a verdict (the adapter to use, for instance); `record` asks for token ids and log-probabilities,
     which strict endpoints refuse; `verbatim` accepts an empty reply or an unfinished thought as the model's
-    output; `direct` ignores proxies.
+    output; `direct` ignores proxies. A trainer's `gateway` decides how replies are drawn, and trains on each:
+    requests say nothing of it, and no reply is asked for again because of what it says.
     """
 
     base_url: str | None = None
@@ -54,6 +55,7 @@ class Connection:
     record: bool = False
     verbatim: bool = False
     direct: bool = False
+    gateway: bool = False
 
 
 class UnreachableError(EngineError):

@@ -210,12 +210,15 @@ class OpenAIEngine:
             raise self._error(reply)
         texts = [message.content for message in messages]
         try:
-            completion = read_completion(sent, sampling, verbatim=self.connection.verbatim)
+            verbatim = self.connection.verbatim or self.connection.gateway
+            completion = read_completion(sent, sampling, verbatim=verbatim)
             await check_read_whole(texts, completion.usage)
             self._cuts.check(texts, completion.usage)
         except (TransientError, EngineError) as error:
             if isinstance(sent, dict) and sent.get("choices"):
                 error.usage = await self._usage(texts, sent, read_usage(sent))
+                if self.connection.gateway and isinstance(error, TransientError):
+                    raise EngineError(f"{error}: a trainer's gateway is not asked again") from error
             if greedy and isinstance(error, UnusableReplyError):
                 raise error.lasting() from error
             raise
@@ -253,8 +256,11 @@ def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> f
     return pause / 2 + jitter
 
 
-async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
-    """Connect to the settings' model, or the endpoint's only one. Raises `SettingsError`, `EngineError`."""
+async def open_endpoint(settings: EngineSettings, gateway: bool = False) -> OpenAIEngine:
+    """Connect to the settings' model, or the endpoint's only one; see `Connection` for a `gateway`.
+
+    Raises `SettingsError`, `EngineError`.
+    """
     find_adapter(settings, "openai")  # an error if the settings name one
     count: TokenCounter = estimate_tokens
     tokenizer = ESTIMATE
@@ -268,6 +274,7 @@ async def open_endpoint(settings: EngineSettings) -> OpenAIEngine:
         connect_seconds=settings.connect_seconds,
         retries=settings.retries,
         direct=is_own(settings.base_url),
+        gateway=gateway,
     )
     try:
         engine = await connect(settings.model, connection)

@@ -18,6 +18,9 @@ _log = logging.getLogger("memagent")
 THINKING = frozenset({"chat_template_kwargs", "reasoning_effort"})
 """The fields that say whether the model is to think. There is no common one, so requests carry several."""
 
+DRAWING = THINKING | {"temperature", "top_p", "seed"}
+"""The fields that say how a reply is drawn, which a trainer's gateway decides."""
+
 LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 """The fields that ask for the log-probabilities of a verdict's alternatives."""
 
@@ -28,7 +31,7 @@ class Requests:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._limit_name = "max_tokens"
-        self._refused: set[str] = set()
+        self._refused: set[str] = {*DRAWING} if connection.gateway else set()
 
     def body(self, model: str, messages: tuple[Message, ...], sampling: Sampling) -> dict[str, Any]:
         """The body that asks the model for a completion."""

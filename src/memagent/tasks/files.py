@@ -66,7 +66,17 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
     """
     path, count = Path(path), count_tokens or estimate_tokens
     for number, row in read_rows(path):
-        yield _example_of(row, path, number, count)
+        yield example_of(row, path, number, count)
+
+
+def load_example(path: str | Path) -> Example:
+    """The example of a file that holds a single JSON object. Raises `SettingsError` if it is none."""
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
+    return example_of(parse_row(text, path, 1), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,7 @@ class ExampleLine:
         except OSError as error:
             raise SettingsError(f"{self.path} cannot be read on this machine: {reason(error)}") from error
         row = parse_row(line, self.path, self.number)
-        return _example_of(row, self.path, self.number, count_tokens)
+        return example_of(row, self.path, self.number, count_tokens)
 
 
 def example_lines(path: Path) -> Iterator[ExampleLine]:
@@ -102,7 +112,10 @@ def example_lines(path: Path) -> Iterator[ExampleLine]:
         raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
 
 
-def _example_of(row: dict[str, Any], path: Path, number: int, count_tokens: TokenCounter) -> Example:
+def example_of(
+    row: dict[str, Any], path: Path, number: int = 1, count_tokens: TokenCounter = estimate_tokens
+) -> Example:
+    """The example of a row, which messages place at `path`. Raises `SettingsError` if it is none."""
     where = f"{path}, row {number}"
     task = str(row.get("task") or path.name.partition(".")[0])
     document = _document(row, where)

@@ -155,7 +155,7 @@ async def write_trajectories(path: str | Path, trajectories: AsyncIterable[Traje
     count = 0
     with new_file(Path(path)) as file:
         async for trajectory in trajectories:
-            file.write(json.dumps(_write_row(trajectory)) + "\n")
+            file.write(json.dumps(trajectory_row(trajectory)) + "\n")
             count += 1
         if not count:
             raise SettingsError(
@@ -182,7 +182,8 @@ def read_trajectories(path: str | Path) -> Iterator[Trajectory]:
         raise SettingsError(f"{path} holds no trajectories: collect some, perhaps with a lower least reward")
 
 
-def _write_row(trajectory: Trajectory) -> dict[str, Any]:
+def trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as a row of a file: texts only, no token ids."""
     return {
         "example_id": trajectory.example_id,
         "answer": trajectory.answer,

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memagent.documents.opening import text_document
+from memagent.engines.openai import open_endpoint
 from memagent.engines.wrappers import Complete, Wrapper
-from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError
+from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError, SettingsError
 from memagent.reading.read import Read
-from memagent.settings import ReadSettings
-from memagent.training.rewards import Reward, overlong_penalty
+from memagent.settings import ReadSettings, Settings
+from memagent.training.rewards import Reward, exact_reward, overlong_penalty
 from memagent.types import (
     Completion,
     Conversation,
@@ -157,3 +158,16 @@ class _Recorder(Wrapper):
             Conversation("answer", None, messages, completion, memory)
             for messages, completion in self._calls[len(conversations) :]
         ]
+
+
+async def roll_out(example: Example, settings: Settings, reward: Reward = exact_reward) -> Trajectory:
+    """Make and reward one attempt through a trainer's gateway, the endpoint of the settings' `base_url`.
+
+    The gateway decides how replies are drawn, so `temperature`, `top_p`, `seed` and `thinking` are not sent,
+    and records each reply as a branch of its own: none is asked for twice because of what it says. Raises
+    `EngineError` if the gateway fails, `SettingsError` or `DocumentError` for an example that cannot be read.
+    """
+    if not settings.engine.base_url:
+        raise SettingsError("which gateway? set `base_url`, or OPENAI_BASE_URL, to what the trainer gives")
+    async with aclosing(await open_endpoint(settings.engine, gateway=True)) as engine:
+        return await Rollout(engine=engine, settings=settings.read, reward=reward).attempt(example)

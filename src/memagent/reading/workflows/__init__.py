@@ -14,6 +14,7 @@ from memagent.settings import ReadSettings, load_workflows
 from memagent.types import Trained
 
 DEFAULT = "auto"
+_AUTHORS = "https://github.com/BytedTsinghua-SIA/MemAgent"
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
 def _warn_of_prompts(model: str) -> None:
     """Warn, once for each model, that it is asked in our words."""
     _log.warning(
-        "%s was trained with its authors' prompts, but is asked in ours: name their memory.py with "
-        "`templates`; see the page Published readers",
+        "%s was trained with its authors' prompts, but is asked in ours: fetch theirs with git clone %s, and "
+        "set `templates` to MemAgent/recurrent/impls/memory.py",
         model,
+        _AUTHORS,
     )
