@@ -87,7 +87,9 @@ def test_a_refusal_is_the_policy_s_and_not_asked_for_again(
 
 
 @pytest.mark.parametrize(
-    "fault", [ended("content_filter", 0), ended("content_filter", 0.5), ended("error", 0.5)], ids=str
+    "fault",
+    [ended("content_filter", 0), ended("content_filter", 0.5), ended("error", 0.5)],
+    ids=["filtered", "filtered halfway", "failed halfway"],
 )
 def test_a_reply_that_was_recorded_is_not_asked_for_again(
     serve: Callable[..., Server], roll: Run, fault: Fault
