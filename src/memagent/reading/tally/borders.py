@@ -81,8 +81,9 @@ def _divide(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk | No
             return chunk, None
         whole, rest = cut_at(chunk, ends[-1], count_tokens)
         return (whole, rest) if rest.text.strip() else (chunk, None)
-    ends = [it.end() for it in _SENTENCE.finditer(text, max(first, int(len(text) * (1 - _OVERLAP))))]
-    return chunk, cut_at(chunk, ends[0], count_tokens)[1] if ends and ends[0] < len(text) else None
+    ends = [it.end() for it in _SENTENCE.finditer(text, first) if it.end() < len(text)]
+    again = next((it for it in ends if it > len(text) * (1 - _OVERLAP)), ends[-1] if ends else None)
+    return chunk, cut_at(chunk, again, count_tokens)[1] if again else None
 
 
 def _join(rest: Chunk, chunk: Chunk, count_tokens: TokenCounter) -> Chunk:
