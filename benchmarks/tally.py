@@ -4,7 +4,7 @@ Each row of --out is one question; run the same command again and it continues. 
 perfect one, so that what is measured is everything but the model. Replies are kept beside --out, by prompt,
 and none is paid for twice: with `tally_plan`, whose fields a person has given, all questions share one pass.
 
-OOLONG's own data (MIT, `abertsch72/oolong`) is read from the user's file with --oolong.
+OOLONG's own data (MIT, `abertsch72/oolong`, `validated_data/*.jsonl`) is not ours to ship: --oolong names a file.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from tally_corpora import CORPORA, Corpus, PerfectReplies, Question, Record, Rows, make, plan_of, questions
+from tally_corpora import (
+    CORPORA,
+    Corpus,
+    PerfectReplies,
+    Question,
+    Record,
+    Rows,
+    labelled,
+    make,
+    plan_of,
+    questions,
+)
 
 from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine, open_engine
@@ -163,11 +173,15 @@ async def _open(options: argparse.Namespace, asked: Sequence[Asked]) -> Any:
 
 def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
     """The questions, for each text."""
-    for key in options.corpus or CORPORA:
+    for file in options.oolong or ():
+        for tokens in options.tokens:
+            corpus, text, asked = labelled(file, tokens)
+            yield [Asked(corpus, tokens, text, (), it) for it in asked]
+    for key in options.corpus or ([] if options.oolong else CORPORA):
         corpus = CORPORA[key]
         for tokens in options.tokens:
             text, records = make(corpus, tokens, options.records or max(10, min(1000, tokens // 200)))
-            asked = islice(questions(corpus, records), options.questions)
+            asked = questions(corpus, records)[:: 25 // options.questions][: options.questions]
             yield [Asked(corpus, tokens, text, records, it) for it in asked]
 
 
@@ -230,10 +244,11 @@ def main() -> None:
     parser.add_argument("--base-url")
     parser.add_argument("--simulate", action="store_true", help="a perfect model, in place of a real one")
     parser.add_argument("--corpus", action="append", choices=list(CORPORA))
+    parser.add_argument("--oolong", type=Path, action="append", help="a file of OOLONG's validated_data")
     parser.add_argument("--contestant", action="append", choices=CONTESTANTS)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8000])
     parser.add_argument("--records", type=int, help="how many records a text has (a 200th of its tokens)")
-    parser.add_argument("--questions", type=int, help="only so many of the 25 questions")
+    parser.add_argument("--questions", type=int, default=25, help="so many of the 25 questions")
     parser.add_argument("--chunk-tokens", type=int)
     parser.add_argument("--max-calls", type=int)
     options = parser.parse_args()

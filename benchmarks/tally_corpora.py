@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -229,8 +231,8 @@ def _aggregate(text: str, how: str, corpus: Corpus, where: str, records: Sequenc
     values = [it.value for it in records]
     if not values:
         return Question(text, sql, [(None,)])
-    count = {"SUM": sum, "AVG": mean, "MAX": max, "MIN": min}[how]
-    return Question(text, sql, [(count(values),)])
+    counts: dict[str, Callable[[list[float]], float]] = {"SUM": sum, "AVG": mean, "MAX": max, "MIN": min}
+    return Question(text, sql, [(counts[how](values),)])
 
 
 def _group(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
@@ -242,6 +244,33 @@ def _group(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str,
 
 def _sum(records: Iterable[Record]) -> float:
     return sum(it.value for it in records)
+
+
+def labelled(file: Path, tokens: int) -> tuple[Corpus, str, list[Question]]:
+    """A text and questions of OOLONG's kind, from a file of its `validated_data`: how many are of each label.
+
+    What the label is no text states: a model judges it, as yes or no.
+    """
+    rows, length = list[dict[str, str]](), 0
+    for line in file.read_text("utf-8").splitlines():
+        rows.append(json.loads(line))
+        length += len(rows[-1]["input"]) + 15
+        if length * TOKENS_PER_CHARACTER > tokens:
+            break
+    text = "\n".join(
+        f"Message {number}: {' '.join(it['input'].split())}" for number, it in enumerate(rows, 1)
+    )
+    counts = Counter(it["label"] for it in rows)
+    kinds = " or ".join(sorted(counts))
+    asked = [
+        Question(
+            f"Each message is {kinds}. How many messages are {label}?",
+            f"SELECT COUNT(*) FROM rows WHERE {re.sub(r'\W+', '_', label.lower())} = 1",
+            [(count,)],
+        )
+        for label, count in counts.items()
+    ]
+    return replace(LOG, key=file.stem, row="one message", records="messages"), text, asked
 
 
 def plan_of(corpus: Corpus, question: Question) -> dict[str, Any]:

@@ -68,6 +68,20 @@ def test_a_dry_run_prints_a_plan_that_schema_takes(
     assert result["answer"].startswith("2\n") and len(result["table"]["rows"]) == 2
 
 
+def test_its_journal_is_shown_and_resumed(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tally", *arguments, "--trace", "a.jsonl"]) == 0
+    answer = capsys.readouterr().out
+    assert main(["show", "a.jsonl"]) == 0
+    assert "SUM(amount)" in (shown := capsys.readouterr().out) and "In EUR: 19.5" in shown
+    assert main(["view", "a.jsonl", "--out", "page.html"]) == 0
+    assert (tmp_path / "page.html").exists()
+    capsys.readouterr()
+    assert main(["tally", *arguments, "--trace", "a.jsonl", "--resume", "--max-calls", "1"]) == 0
+    assert capsys.readouterr().out == answer, "and no call is made"
+
+
 def test_no_row_ends_with_3(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "letters.md").write_text("Nothing was paid, to nobody.\n", "utf-8")
     assert main(["tally", *arguments]) == 3
