@@ -4,7 +4,7 @@ Each row of --out is one question; run the same command again and it continues. 
 perfect one, so that what is measured is everything but the model. Replies are kept beside --out, by prompt,
 and none is paid for twice: with `tally_plan`, whose fields a person has given, all questions share one pass.
 
-OOLONG's own data (MIT, `abertsch72/oolong`, `validated_data/*.jsonl`) is not ours to ship: --oolong names a file.
+OOLONG's data (MIT, `abertsch72/oolong`, `validated_data/*.jsonl`) is not ours to ship: --oolong names a file.
 """
 
 from __future__ import annotations

@@ -262,10 +262,11 @@ def labelled(file: Path, tokens: int) -> tuple[Corpus, str, list[Question]]:
     )
     counts = Counter(it["label"] for it in rows)
     kinds = " or ".join(sorted(counts))
+    names = {label: re.sub(r"\W+", "_", label.lower()) for label in counts}
     asked = [
         Question(
             f"Each message is {kinds}. How many messages are {label}?",
-            f"SELECT COUNT(*) FROM rows WHERE {re.sub(r'\W+', '_', label.lower())} = 1",
+            f"SELECT COUNT(*) FROM rows WHERE {names[label]} = 1",
             [(count,)],
         )
         for label, count in counts.items()
