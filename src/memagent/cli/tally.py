@@ -81,13 +81,13 @@ def command(
             [question], document, settings, trace, resume, spending, display, on_result=results.append
         )
         code = asyncio.run(answer_all(asked, as_json))
-    warn_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped))
-    warn_undecoded(dict(it for found in asked.passes for it in found.replaced.items()))
+    warn_left_out(dict.fromkeys(file for blocks in asked.passes for file in blocks.skipped))
+    warn_undecoded(dict(item for blocks in asked.passes for item in blocks.replaced.items()))
     for result in results:
         if out and result.table:
             _write(out, result.table)
             tell(f"{out}: {len(result.table['rows']):,} rows", quiet=quiet)
-    return code or (0 if all(it.found for it in results) else EXIT_CODES[EngineError])
+    return code or (0 if all(result.found for result in results) else EXIT_CODES[EngineError])
 
 
 def _text(file: Path) -> str:
@@ -121,5 +121,5 @@ def _cells(table: Mapping[str, Any], join: Any) -> Iterator[dict[str, Any]]:
     """The rows of a table, each with its place; fields of the same names come first."""
     for row in table["rows"]:
         source = row["source"]
-        place = {"file": source["file"], "page": source["page"], "quote": source["excerpt"]}
-        yield {"unparsed": join(row["unparsed"]), **place, **row["values"]}
+        quoted = {"file": source["file"], "page": source["page"], "quote": source["excerpt"]}
+        yield {"unparsed": join(row["unparsed"]), **quoted, **row["values"]}

@@ -49,25 +49,26 @@ class Coverage:
             "{} not understood, so left out": self.unparsed,
         }
         nouns = ("chunk", "chunk", "row", "value")
-        said = [
+        told = [
             form.format(_several(number, noun))
             for (form, number), noun in zip(notes.items(), nouns, strict=True)
             if number
         ]
-        return "; ".join([text, *said]) + "."
+        return "; ".join([text, *told]) + "."
 
 
 def answer(
     plan: Plan, rows: Sequence[Row], coverage: Coverage, exact_names: bool
 ) -> tuple[str, dict[str, Any]]:
     """The answer in words, and the table that it comes from, as JSON. Blocks. Raises `SettingsError`."""
-    meanings = {it.name: _meanings(plan, rows, it.name) for it in plan.fields}
+    meanings = {field.name: _meanings(plan, rows, field.name) for field in plan.fields}
     names = dict[str, dict[str, str]]()
     for field in plan.fields:
         if field.type == "text" and not exact_names:
-            same = same_names(str(it.value) for it in meanings[field.name] if it and it.value)
+            column = meanings[field.name]
+            same = same_names(str(meaning.value) for meaning in column if meaning and meaning.value)
             meanings[field.name] = [
-                it and Meaning(same.get(str(it.value), it.value)) for it in meanings[field.name]
+                meaning and Meaning(same.get(str(meaning.value), meaning.value)) for meaning in column
             ]
             names |= {field.name: same} if same else {}
     cells = [
@@ -78,13 +79,14 @@ def answer(
         [name for name in row.values if own.get(name) is None] for row, own in zip(rows, cells, strict=True)
     ]
     results = _count(plan, cells)
-    said = Coverage(**{**asdict(coverage), "unparsed": sum(map(len, unparsed))})
+    complete = Coverage(**{**asdict(coverage), "unparsed": sum(map(len, unparsed))})
     table = {
         "plan": plan.model_dump(mode="json"),
         "results": [
-            {"currency": unit, **asdict(it), "read": sorted(it.read)} for unit, it in results.items()
+            {"currency": unit, **asdict(result), "read": sorted(result.read)}
+            for unit, result in results.items()
         ],
-        "coverage": asdict(said),
+        "coverage": asdict(complete),
         "names": names,
         "rows": [_written(row, own, bad) for row, own, bad in zip(rows, cells, unparsed, strict=True)],
     }
@@ -95,13 +97,13 @@ def answer(
         for one, other in same.items()
         if one.casefold() != other.casefold()
     ]
-    notes = [str(said), *([f"Taken for the same: {'; '.join(merged)}."] if merged else [])]
+    notes = [str(complete), *([f"Taken for the same: {'; '.join(merged)}."] if merged else [])]
     return "\n\n".join([text, " ".join(notes)]), table
 
 
 def _meanings(plan: Plan, rows: Sequence[Row], name: str) -> list[Meaning | None]:
     """What the values of a field mean; None where a row has none."""
-    kind = next(it.type for it in plan.fields if it.name == name)
+    kind = next(field.type for field in plan.fields if field.name == name)
     order = date_order(row.values[name] for row in rows if name in row.values) if kind == "date" else ""
     return [parse(kind, row.values[name], order) if name in row.values else None for row in rows]
 
@@ -126,7 +128,7 @@ def _written(row: Row, cells: _Cells, unparsed: list[str]) -> dict[str, Any]:
 def _count(plan: Plan, cells: Sequence[_Cells]) -> dict[str, Counted]:
     """The results of the SELECT by currency; by "" if it looks at no money, or there is only one currency."""
     whole = count(plan.sql, Table(plan.columns, cells))
-    money = [it.name for it in plan.fields if it.type in MEASURED and it.name in whole.read]
+    money = [field.name for field in plan.fields if field.type in MEASURED and field.name in whole.read]
     units = dict[str, list[_Cells]]()
     for row in cells:
         own = {str(row[name + CURRENCY] or "?") for name in money if row[name] is not None}
@@ -136,7 +138,9 @@ def _count(plan: Plan, cells: Sequence[_Cells]) -> dict[str, Counted]:
         return {unit: whole}
     counted = {unit: count(plan.sql, Table(plan.columns, rows)) for unit, rows in sorted(units.items())}
     return {
-        unit: it for unit, it in counted.items() if any(value is not None for row in it.rows for value in row)
+        unit: result
+        for unit, result in counted.items()
+        if any(value is not None for row in result.rows for value in row)
     }
 
 

@@ -58,7 +58,7 @@ async def whole_records(chunks: Chunks, count_tokens: TokenCounter) -> AsyncGene
 def sure_borders(text: str) -> list[int]:
     """Where records of a text surely end: at its highest headings, at rules, or at several blank lines."""
     for border in _SURE:
-        if ends := [it.end() for it in border.finditer(text) if 0 < it.end() < len(text)]:
+        if ends := [match.end() for match in border.finditer(text) if 0 < match.end() < len(text)]:
             return ends
     return []
 
@@ -74,15 +74,15 @@ def _divide(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk | No
     text = chunk.text
     first = max(chunk.parts[-1].start - chunk.start, int(len(text) * (1 - _REACH)))
     for border in _BORDERS:
-        ends = [it.end() for it in border.finditer(text, first) if first < it.end() <= len(text)]
+        ends = [match.end() for match in border.finditer(text, first) if first < match.end() <= len(text)]
         if not ends:
             continue
         if ends[-1] == len(text):
             return chunk, None
         whole, rest = cut_at(chunk, ends[-1], count_tokens)
         return (whole, rest) if rest.text.strip() else (chunk, None)
-    ends = [it.end() for it in _SENTENCE.finditer(text, first) if it.end() < len(text)]
-    again = next((it for it in ends if it > len(text) * (1 - _OVERLAP)), ends[-1] if ends else None)
+    ends = [match.end() for match in _SENTENCE.finditer(text, first) if match.end() < len(text)]
+    again = next((end for end in ends if end > len(text) * (1 - _OVERLAP)), ends[-1] if ends else None)
     return chunk, cut_at(chunk, again, count_tokens)[1] if again else None
 
 

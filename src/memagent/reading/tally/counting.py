@@ -62,7 +62,7 @@ def count(sql: str, table: Table) -> Counted:
         if result.description is None:
             raise SettingsError(f"the SQL must be one SELECT over rows: {sql!r}")
         rows = result.fetchmany(MAX_RESULTS)
-        return Counted(tuple(it[0] for it in result.description), tuple(rows), frozenset(read))
+        return Counted(tuple(column[0] for column in result.description), tuple(rows), frozenset(read))
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
         raise SettingsError(f"the SQL cannot be used: {_explain(error)}: {sql!r}") from error
     finally:

@@ -24,8 +24,6 @@ MEASURED = ("number", "money")
 """The types that may have a currency: models call money a number, too."""
 
 MAX_FIELDS = 12
-MAX_ROWS = 200
-"""How many rows a reply may have."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CURRENCY = "_currency"
@@ -67,15 +65,18 @@ class Plan(StrictModel):
     @field_validator("fields")
     @classmethod
     def _differ(cls, fields: tuple[Field, ...]) -> tuple[Field, ...]:
-        names = [it.name for it in fields]
-        if twice := {it for it in names if names.count(it) > 1}:
+        names = [field.name for field in fields]
+        if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"the name {min(twice)} occurs twice")
         return fields
 
     @property
     def described(self) -> str:
         """The plan as the model sees it when it looks for rows."""
-        lines = [f"{it.name} ({it.type}){f': {it.meaning}' if it.meaning else ''}" for it in self.fields]
+        lines = [
+            f"{field.name} ({field.type}){f': {field.meaning}' if field.meaning else ''}"
+            for field in self.fields
+        ]
         return f"One row: {self.row}\nIts fields:\n" + "\n".join(lines)
 
     def to_toml(self) -> str:
@@ -94,10 +95,10 @@ class Plan(StrictModel):
     @property
     def rows_schema(self) -> str:
         """The JSON schema of rows, for engines that hold replies to one."""
-        names = [it.name for it in self.fields]
+        names = [field.name for field in self.fields]
         row = {"type": "object", "required": names, "additionalProperties": False}
         row |= {"properties": {name: {"type": ["string", "null"]} for name in names}}
-        return json.dumps({"type": "array", "maxItems": MAX_ROWS, "items": row})
+        return json.dumps({"type": "array", "items": row})
 
     @property
     def columns(self) -> dict[str, str]:
@@ -133,7 +134,7 @@ def parse_plan(reply: str) -> Plan:
     plan: dict[str, Any] = {
         "row": values.get("row"),
         "sql": str(values.get("sql") or "").strip().rstrip(";"),
-        "fields": [_tidy(it) for it in fields] if isinstance(fields, list) else (),
+        "fields": [_tidy(field) for field in fields] if isinstance(fields, list) else (),
     }
     return Plan(**plan).check()
 

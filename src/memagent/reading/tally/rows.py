@@ -14,9 +14,12 @@ from typing import Any
 
 from memagent.reading.sources import Source, file_span, source_at
 from memagent.reading.tally.borders import sure_borders
-from memagent.reading.tally.plan import MAX_ROWS, Plan
+from memagent.reading.tally.plan import Plan
 from memagent.reading.tally.values import NOTHING, find_all, fold
 from memagent.types import Chunk
+
+MAX_ROWS = 200
+"""How many rows of a reply are looked at."""
 
 MAX_QUOTE = 1500
 """The longest passage that a row may rest on, in characters: what is further apart is no one statement."""
@@ -37,12 +40,12 @@ class Row:
 
     def to_json(self) -> str:
         """The row as a line of JSON."""
-        place = {"file": self.source.file, "page": self.source.page, "quote": self.source.excerpt}
-        return json.dumps({**self.values, "source": place}, ensure_ascii=False)
+        source = {"file": self.source.file, "page": self.source.page, "quote": self.source.excerpt}
+        return json.dumps({**self.values, "source": source}, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Finds:
     """What a reply comes to: its rows, the values of those that were refused, whether it is of any use."""
 
     rows: tuple[Row, ...]
@@ -50,11 +53,11 @@ class Found:
     readable: bool = True
 
 
-def find_rows(reply: str, plan: Plan, chunk: Chunk) -> Found:
+def find_rows(reply: str, plan: Plan, chunk: Chunk) -> Finds:
     """The rows in a reply about a chunk. Blocks."""
     proposals = list(_proposals(reply, plan))
     if not proposals:
-        return Found((), (), _says_none(reply))
+        return Finds((), (), _says_none(reply))
     rows, taken, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
     for values in proposals[:MAX_ROWS]:
         row = _locate(values, plan, chunk, taken)
@@ -63,7 +66,7 @@ def find_rows(reply: str, plan: Plan, chunk: Chunk) -> Found:
         else:
             taken.add((_key(values), row.span))
             rows.append(row)
-    return Found(tuple(rows), tuple(refused))
+    return Finds(tuple(rows), tuple(refused))
 
 
 def merge(rows: Iterable[Row]) -> tuple[list[Row], int]:
@@ -73,7 +76,7 @@ def merge(rows: Iterable[Row]) -> tuple[list[Row], int]:
     out if the other has all of them.
     """
     merged, left_out = list[Row](), 0
-    for row in sorted(rows, key=lambda it: it.span):
+    for row in sorted(rows, key=lambda row: row.span):
         before = merged[-1] if merged else None
         if before and row.span[0] < before.span[1] and row.values.items() >= before.values.items():
             merged[-1], left_out = row, left_out + 1
@@ -91,7 +94,7 @@ def _says_none(reply: str) -> bool:
 
 def _proposals(reply: str, plan: Plan) -> Iterator[dict[str, str]]:
     """The values of each row in a reply, without those that say that there is none."""
-    names = {it.name for it in plan.fields}
+    names = {field.name for field in plan.fields}
     for item in _objects(reply):
         values = {
             name: text
@@ -104,21 +107,21 @@ def _proposals(reply: str, plan: Plan) -> Iterator[dict[str, str]]:
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:
     """The JSON objects in a text, those in lists too; what is torn or no JSON is left out."""
-    decoder, place = json.JSONDecoder(), 0
-    while (place := text.find("{", place)) >= 0:
+    decoder, start = json.JSONDecoder(), 0
+    while (start := text.find("{", start)) >= 0:
         try:
-            value, place = decoder.raw_decode(text, place)
+            value, start = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            place += 1
+            start += 1
             continue
         yield from _flatten(value)
 
 
 def _flatten(value: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, dict):
-        inner = [it for it in value.values() if isinstance(it, list)]
+        inner = [many for many in value.values() if isinstance(many, list)]
         if inner:
-            yield from (item for many in inner for it in many for item in _flatten(it))
+            yield from (item for many in inner for value in many for item in _flatten(value))
         else:
             yield value
 
@@ -135,7 +138,7 @@ def _key(values: Mapping[str, str]) -> str:
 
 def _locate(values: Mapping[str, str], plan: Plan, chunk: Chunk, taken: set[tuple[str, Span]]) -> Row | None:
     """The row of these values at the first place that no equal row has; None if no place has them all."""
-    kinds, key = {it.name: it.type for it in plan.fields}, _key(values)
+    kinds, key = {field.name: field.type for field in plan.fields}, _key(values)
     stated = [name for name in values if kinds[name] != "yes/no"]
     start = chunk.start
     while stated and start < chunk.end:
@@ -143,9 +146,9 @@ def _locate(values: Mapping[str, str], plan: Plan, chunk: Chunk, taken: set[tupl
         text = chunk.text[start - chunk.start : end - chunk.start]
         places = [find_all(kinds[name], values[name], text) for name in stated]
         for spans in _windows(places, sure_borders(text)):
-            first, last = start + min(it[0] for it in spans), start + max(it[1] for it in spans)
+            first, last = start + min(spans)[0], start + max(end for _, end in spans)
             if (key, (first, last)) not in taken:
-                words = {name: text[it[0] : it[1]] for name, it in zip(stated, spans, strict=True)}
+                words = {name: text[slice(*span)] for name, span in zip(stated, spans, strict=True)}
                 source = source_at(chunk, first, last, sentence=True)
                 return Row({**values, **words}, source, (first, last))
         start = end
@@ -161,12 +164,12 @@ def _windows(places: Sequence[Sequence[Span]], borders: Sequence[int]) -> Iterat
         return
     windows = list[list[Span]]()
     for anchor in min(places, key=len):
-        low = max((it for it in borders if it <= anchor[0]), default=0)
-        high = min((it for it in borders if it > anchor[0]), default=anchor[1] + MAX_QUOTE)
-        near = [[it for it in spans if low <= it[0] and it[1] <= high] for spans in places]
+        low = max((border for border in borders if border <= anchor[0]), default=0)
+        high = min((border for border in borders if border > anchor[0]), default=anchor[1] + MAX_QUOTE)
+        near = [[span for span in spans if low <= span[0] and span[1] <= high] for spans in places]
         if all(near):
-            windows.append([min(spans, key=lambda it, at=anchor: _gap(it, at)) for spans in near])
-    yield from (it for it in sorted(windows, key=_width) if _width(it) <= MAX_QUOTE)
+            windows.append([min(spans, key=lambda span, at=anchor: _gap(span, at)) for spans in near])
+    yield from (window for window in sorted(windows, key=_width) if _width(window) <= MAX_QUOTE)
 
 
 def _gap(one: Span, other: Span) -> int:
@@ -174,4 +177,4 @@ def _gap(one: Span, other: Span) -> int:
 
 
 def _width(spans: Sequence[Span]) -> int:
-    return max(it[1] for it in spans) - min(it[0] for it in spans)
+    return max(end for _, end in spans) - min(spans)[0]

@@ -47,7 +47,7 @@ class Grid:
     @property
     def shown(self) -> str:
         """The table's head and first rows, for a model."""
-        rows = [self.columns, *(it.cells for it in self.lines[:MAX_SHOWN])]
+        rows = [self.columns, *(line.cells for line in self.lines[:MAX_SHOWN])]
         return "\n".join(" | ".join(row) for row in rows)
 
 
@@ -74,13 +74,13 @@ def divide(
 
 def match_columns(grid: Grid, plan: Plan, reply: str | None) -> dict[str, int]:
     """The column of each field, by a model's `reply`; without one, by their names, if all are the same."""
-    places = {fold(name): place for place, name in reversed(list(enumerate(grid.columns)))}
-    named = {it.name: fold(it.name.replace("_", " ")) for it in plan.fields}
+    places = {fold(name): number for number, name in reversed(list(enumerate(grid.columns)))}
+    named = {field.name: fold(field.name.replace("_", " ")) for field in plan.fields}
     if reply is None:
         own = {name: places[folded] for name, folded in named.items() if folded in places}
         return own if len(own) == len(named) else {}
-    said = first_object(reply) or {}
-    columns = {name: fold(str(said[name])) for name in named if said.get(name)}
+    chosen = first_object(reply) or {}
+    columns = {name: fold(str(chosen[name])) for name in named if chosen.get(name)}
     return {name: places[folded] for name, folded in columns.items() if folded in places}
 
 
@@ -88,7 +88,7 @@ def rows_of(grid: Grid, columns: Mapping[str, int]) -> Iterator[Row]:
     """The rows of a table, given the column of each field; sums below it are no rows. Blocks."""
     for line in grid.lines:
         cells = {
-            name: line.cells[place].strip() for name, place in columns.items() if place < len(line.cells)
+            name: line.cells[number].strip() for name, number in columns.items() if number < len(line.cells)
         }
         values = {name: cell for name, cell in cells.items() if fold(cell) not in NOTHING}
         if values and not _TOTALS.intersection(map(fold, line.cells)):
@@ -97,7 +97,7 @@ def rows_of(grid: Grid, columns: Mapping[str, int]) -> Iterator[Row]:
 
 def _by_file(chunk: Chunk, count_tokens: TokenCounter) -> Iterator[Chunk]:
     """The chunk in pieces of one file each."""
-    files = [(it.source, it.offset) for it in chunk.parts]
+    files = [(part.source, part.offset) for part in chunk.parts]
     border = next((n for n in range(1, len(files)) if files[n] != files[0]), None)
     if border is None:
         yield chunk
@@ -110,10 +110,10 @@ def _by_file(chunk: Chunk, count_tokens: TokenCounter) -> Iterator[Chunk]:
 def _separated(chunk: Chunk, heads: MutableMapping[str, tuple[str, ...]]) -> Grid:
     """A piece of a file of separated values, whose first line names the columns."""
     name, lines = chunk.parts[0].source, list[Line]()
-    head = next((it for it in (chunk.parts[0].columns or chunk.text).splitlines() if it.strip()), "")
+    head = next((line for line in (chunk.parts[0].columns or chunk.text).splitlines() if line.strip()), "")
     separator = max(",;\t|", key=head.count)
-    place, texts = chunk.start, chunk.text.splitlines(keepends=True)
-    ends = [place := place + len(text) for text in texts]
+    end, texts = chunk.start, chunk.text.splitlines(keepends=True)
+    ends = [end := end + len(text) for text in texts]
     reader, first = csv.reader(texts, delimiter=separator), 0
     for cells in reader:
         start, end = ends[first] - len(texts[first]), ends[reader.line_num - 1]
@@ -143,12 +143,12 @@ def _first_table(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Grid | None,
 
 
 def _lines(chunk: Chunk, begin: int) -> Iterator[Line]:
-    place = chunk.start + begin
+    start = chunk.start + begin
     for text in chunk.text[begin:].splitlines(keepends=True):
         bare = text.rstrip()
         if bare and not _RULE.fullmatch(bare):
-            yield Line(tuple(_cells(bare)), place, place + len(bare))
-        place += len(text)
+            yield Line(tuple(_cells(bare)), start, start + len(bare))
+        start += len(text)
 
 
 def _cells(line: str) -> list[str]:

@@ -95,14 +95,14 @@ def load(module: str) -> Any:
 
 def date_order(texts: Iterable[str]) -> str:
     """How the dates in figures of a column are written: "DMY" or "MDY"; "" if they do not tell."""
-    pairs = [(int(it[1]), int(it[2])) for it in map(_SLASHES.fullmatch, texts) if it]
+    pairs = [(int(match[1]), int(match[2])) for match in map(_SLASHES.fullmatch, texts) if match]
     days, months = any(first > 12 for first, _ in pairs), any(second > 12 for _, second in pairs)
     return "" if days == months else "DMY" if days else "MDY"
 
 
 def fold(text: str) -> str:
     """A text as it is compared: small letters without accents, words with one space between them."""
-    plain = "".join(it for it in unicodedata.normalize("NFKD", text) if not unicodedata.combining(it))
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
     return " ".join(re.findall(r"\w+", plain.casefold()))
 
 
@@ -113,10 +113,10 @@ def find_all(kind: Kind, value: str, text: str) -> list[tuple[int, int]]:
     if kind in ("number", "money"):
         meaning = parse(kind, value)
         if meaning.value is not None:
-            return [span for span, it in _numbers_in(text, kind) if _agree(meaning, it)]
-    spans = [it.span() for it in _literal(value).finditer(text)]
+            return [span for span, number in _numbers_in(text, kind) if _agree(meaning, number)]
+    spans = [match.span() for match in _literal(value).finditer(text)]
     if kind == "date" and not spans and (day := parse("date", value).value):
-        spans = [it.span() for it in _DATE.finditer(text) if _date(it.group(), "") == day]
+        spans = [match.span() for match in _DATE.finditer(text) if _date(match.group(), "") == day]
     return spans
 
 
@@ -171,9 +171,9 @@ def _number(text: str) -> float | int | None:
 @lru_cache(maxsize=65536)
 def _currency(text: str, kind: Kind) -> str | None:
     """The code of the currency that a text names; beside a mere number, only one of the usual ones."""
-    named = [it.group() for it in _CURRENCY.finditer(text)]
-    codes = [_CURRENCIES.get(it.casefold(), it.upper()) for it in named]
-    return next((it for it in codes if kind == "money" or it in _CODES), None)
+    named = [match.group() for match in _CURRENCY.finditer(text)]
+    codes = [_CURRENCIES.get(name.casefold(), name.upper()) for name in named]
+    return next((code for code in codes if kind == "money" or code in _CODES), None)
 
 
 @lru_cache(maxsize=65536)
@@ -189,7 +189,7 @@ def _date(text: str, order: str) -> str | None:
     dotted = "DMY" if _DOTTED.fullmatch(text) else order
     chosen = {"PARSERS": ["absolute-time"], "PREFER_DAY_OF_MONTH": "first"}
     chosen |= {"DATE_ORDER": dotted} if dotted else {}
-    numbers = {int(it) for it in re.findall(r"\d+", _CLOCK.sub("", text))}
+    numbers = {int(digits) for digits in re.findall(r"\d+", _CLOCK.sub("", text))}
     for form, parts in _PARTS.items():
         day = load("dateparser").parse(text, settings=chosen | {"REQUIRE_PARTS": parts})
         named = {"day", "month", "year"}.intersection(parts) if day else ()

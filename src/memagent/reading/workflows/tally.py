@@ -194,17 +194,17 @@ class Rows:
                 raise
             return await self._read_halves(chunk)
         reply = prompts.restore(without_thought(update.completion.text))
-        found = await asyncio.to_thread(find_rows, reply, self.plan, chunk)
+        finds = await asyncio.to_thread(find_rows, reply, self.plan, chunk)
         span = chunk.start, chunk.end
         update = replace(update, chunk_index=chunk.index, span=span, source=chunk.source)
-        if update.completion.finish_reason == "length" or not found.readable:
+        if update.completion.finish_reason == "length" or not finds.readable:
             if may_halve:
                 return [update, *await self._read_halves(chunk)]
             self._failed.add(chunk.index)
-        self._rows += found.rows
-        self._refused += [{**values, "file": chunk.source} for values in found.refused]
-        memory = "\n".join(row.to_json() for row in found.rows)
-        return [replace(update, memory=memory, refused=len(found.refused))]
+        self._rows += finds.rows
+        self._refused += [{**values, "file": chunk.source} for values in finds.refused]
+        memory = "\n".join(row.to_json() for row in finds.rows)
+        return [replace(update, memory=memory, refused=len(finds.refused))]
 
     async def _read_halves(self, chunk: Chunk) -> list[Conversation]:
         halves = await asyncio.to_thread(halve, chunk, self.reading.model.count_tokens)
