@@ -17,10 +17,7 @@ name of the boat"}}}}, {{{{"name": "fish", "type": "text", "meaning": "the kind 
 "meaning": "when it was landed"}}}}], "sql": "{EXAMPLE_SQL}"}}}}
 """
 
-PLAN = Prompts(
-    update=NO_UPDATE,
-    answer="{problem}{memory}",
-    note=f"""\
+_PLAN = f"""\
 A question is answered from a long text: the text is read piece by piece for the rows of one table, named \
 rows, and then SQL counts. You plan the table and the SQL, as one JSON object. An example, of another text:
 
@@ -30,40 +27,39 @@ Types are text, number, money, date and yes/no. In SQL (SQLite) money is a numbe
 
 Now this text, of which you see the beginning:
 
-{sections(text="chunk", question="problem")}
+{sections(text="text", question="question")}
 The JSON object:
-""",
-    check=f"""\
+"""
+
+_REPAIR = f"""\
 A text is read for the rows of one table, named rows, and then SQL (SQLite) answers a question. The table \
 and the SQL were planned, as one JSON object, but the plan is wrong.
 
-{sections(question="problem", plan="reply", mistake="memory")}
+{sections(question="question", plan="plan", mistake="mistake")}
 Reply with the right plan: one JSON object with "row", "fields" (each with "name", "type" and "meaning") and \
 "sql".
-""",
-)
+"""
 
-ROWS = Prompts(
-    update=NO_UPDATE,
-    answer="{problem}{memory}",
-    note=f"""\
+_ROWS = f"""\
 A text is read for the rows of a table.
 
-{sections(table="problem", text="chunk")}
+{sections(table="table", text="text")}
 List every such row that the text states, as JSON: a list of objects with the names of the fields as keys. \
 Copy each value from the text exactly as it is written there; null for a field that the text does not state. \
 If the text states no such row, the list is empty: [].
-""",
-)
+"""
 
-COLUMNS = Prompts(
-    update=NO_UPDATE,
-    answer="{problem}{memory}",
-    note=f"""\
+_COLUMNS = f"""\
 A table is read for the rows of another table.
 
-{sections(wanted="problem", table="chunk")}
+{sections(wanted="wanted", table="table")}
 The first line of the table has the names of its columns. Reply with one JSON object: for each field that is \
 wanted, the name of the column that holds it; null if none does.
-""",
+"""
+
+PROMPTS = Prompts(
+    update=NO_UPDATE,
+    answer="{problem}{memory}",
+    own={"plan": _PLAN, "repair": _REPAIR, "rows": _ROWS, "columns": _COLUMNS},
 )
+"""No memory is updated, and code answers."""

@@ -21,14 +21,13 @@ from pydantic import Field
 from memagent.concurrency import one_by_one, side_by_side
 from memagent.documents.chunking import halve
 from memagent.errors import ContextOverflowError, SettingsError
-from memagent.prompts import Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.tally.answers import Coverage, answer
 from memagent.reading.tally.borders import whole_records
 from memagent.reading.tally.plan import PLAN_SCHEMA, Plan, parse_plan, read_plan
 from memagent.reading.tally.plan import Field as RowField
-from memagent.reading.tally.prompts import COLUMNS, PLAN, ROWS
+from memagent.reading.tally.prompts import PROMPTS
 from memagent.reading.tally.rows import Row, find_rows, merge
 from memagent.reading.tally.tables import Grid, divide, match_columns, rows_of
 from memagent.reading.tally.values import check_installed
@@ -107,8 +106,9 @@ async def _propose(
     reading: Reading, beginning: Sequence[Chunk]
 ) -> AsyncGenerator[tuple[Conversation, Plan | None], None]:
     """The conversations that make a plan; the second has what was wrong with the first."""
-    prompts, tokens = _own(PLAN, reading), reading.budgets.memory_tokens
-    messages = prompts.for_note(reading.problem, "".join(chunk.shown for chunk in beginning))
+    prompts, tokens = reading.prompts, reading.budgets.memory_tokens
+    shown = "".join(chunk.shown for chunk in beginning)
+    messages = prompts.fill("plan", question=reading.problem, text=shown)
     for _ in range(_TRIES):
         conversation = await reading.aside(messages, "", tokens, PLAN_SCHEMA)
         reply = prompts.restore(without_thought(conversation.completion.text))
@@ -116,7 +116,7 @@ async def _propose(
             plan = await asyncio.to_thread(parse_plan, reply)
         except SettingsError as error:
             mistake = str(error)
-            messages = prompts.for_check(reading.problem, mistake, reply)
+            messages = prompts.fill("repair", question=reading.problem, plan=reply, mistake=mistake)
             yield conversation, None
         else:
             yield replace(conversation, memory=plan.to_toml()), plan
@@ -126,11 +126,6 @@ async def _propose(
         raise SettingsError(
             f"the model made no plan that can be used: {advice}. {mistake}. It wrote:\n{reply}"
         )
-
-
-def _own(prompts: Prompts, reading: Reading) -> Prompts:
-    """The prompts with the marks of the document that is read."""
-    return prompts.for_document(reading.prompts.mark, guards_turns=reading.prompts.guards_turns)
 
 
 @dataclass(slots=True)
@@ -182,8 +177,8 @@ class Rows:
         """Ask for the rows of a chunk; of one that is too long, or whose reply is no use, in halves."""
         if not chunk.text.strip():
             return []
-        prompts = _own(ROWS, self.reading)
-        messages = prompts.for_note(self.plan.described, chunk.shown)
+        prompts = self.reading.prompts
+        messages = prompts.fill("rows", table=self.plan.described, text=chunk.shown)
         may_halve = chunk.tokens >= _LEAST_TOKENS and self.reading.prompts.asks
         try:
             update = await self.reading.aside(
@@ -225,8 +220,8 @@ class Rows:
         return conversations
 
     async def _ask_columns(self, grid: Grid) -> tuple[Conversation, dict[str, int]]:
-        prompts = _own(COLUMNS, self.reading)
-        messages = prompts.for_note(self.plan.described, grid.shown)
+        prompts = self.reading.prompts
+        messages = prompts.fill("columns", wanted=self.plan.described, table=grid.shown)
         conversation = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
         reply = prompts.restore(without_thought(conversation.completion.text))
         columns = await asyncio.to_thread(match_columns, grid, self.plan, reply)
@@ -234,5 +229,11 @@ class Rows:
 
 
 WORKFLOW = Workflow(
-    tally, ROWS, screens=True, takes_notes=True, options=Tallying, chunk_tokens=CHUNK_TOKENS, counts=True
+    tally,
+    PROMPTS,
+    screens=True,
+    takes_notes=True,
+    options=(Tallying,),
+    chunk_tokens=CHUNK_TOKENS,
+    counts=True,
 )
