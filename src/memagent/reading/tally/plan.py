@@ -93,14 +93,6 @@ class Plan(StrictModel):
         return self
 
     @property
-    def rows_schema(self) -> str:
-        """The JSON schema of rows, for engines that hold replies to one."""
-        names = [field.name for field in self.fields]
-        row = {"type": "object", "required": names, "additionalProperties": False}
-        row |= {"properties": {name: {"type": ["string", "null"]} for name in names}}
-        return json.dumps({"type": "array", "items": row})
-
-    @property
     def columns(self) -> dict[str, str]:
         """The columns of the table `rows` with their SQL types; beside numbers, their currency."""
         columns = dict[str, str]()

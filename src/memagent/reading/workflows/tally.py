@@ -181,9 +181,7 @@ class Rows:
         messages = prompts.fill("rows", table=self.plan.described, text=chunk.shown)
         may_halve = chunk.tokens >= _LEAST_TOKENS and self.reading.prompts.asks
         try:
-            update = await self.reading.aside(
-                messages, "", self.reading.budgets.memory_tokens, self.plan.rows_schema
-            )
+            update = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
         except ContextOverflowError:
             if not may_halve:
                 raise
