@@ -54,13 +54,14 @@ class Finds:
 
 
 def find_rows(reply: str, plan: Plan, chunk: Chunk) -> Finds:
-    """The rows in a reply about a chunk. Blocks."""
+    """The rows in a reply about a chunk; one with less than half of the fields is none. Blocks."""
     proposals = list(_proposals(reply, plan))
     if not proposals:
         return Finds((), (), _says_none(reply))
     rows, taken, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
     for values in proposals[:MAX_ROWS]:
-        row = _locate(values, plan, chunk, taken)
+        has_enough = len(values) * 2 >= len(plan.fields)
+        row = _locate(values, plan, chunk, taken) if has_enough else None
         if row is None:
             refused.append(values)
         else:
