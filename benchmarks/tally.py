@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import sqrt
@@ -65,8 +65,13 @@ class Kept(Wrapper):
         if digest not in self._replies:
             begun = time.perf_counter()
             made = await super().complete(messages, sampling)
-            usage = [made.usage.prompt_tokens, made.usage.completion_tokens]
-            kept = {"prompt": digest, "text": made.text, "finish": made.finish_reason, "usage": usage}
+            tokens = [made.usage.prompt_tokens, made.usage.completion_tokens]
+            kept: dict[str, Any] = {
+                "prompt": digest,
+                "text": made.text,
+                "finish": made.finish_reason,
+                "usage": tokens,
+            }
             kept |= {
                 "alternatives": dict(made.alternatives),
                 "seconds": round(time.perf_counter() - begun, 2),
@@ -93,7 +98,7 @@ class Asked:
 async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str, Any]) -> dict[str, Any]:
     """A row: what a contestant answers, whether that is right, and what it took."""
     plan = Plan(**{**plan_of(asked.corpus, asked.question), "fields": asked.corpus.fields}).to_toml()
-    own = {"plan": plan} if contestant == "tally_plan" else {}
+    own: dict[str, Any] = {"plan": plan} if contestant == "tally_plan" else {}
     workflow = "tally" if contestant.startswith("tally") else contestant
     settings = ReadSettings(workflow=workflow, **own, **values)
     document = text_document(asked.text, is_example=True)
@@ -139,7 +144,7 @@ def _says(line: str, row: Sequence[Any]) -> bool:
     )
 
 
-def cells(table: dict[str, Any], records: Sequence[Record]) -> list[int]:
+def cells(table: Mapping[str, Any], records: Sequence[Record]) -> list[int]:
     """How many cells of a table are right, how many it has, and how many it should have.
 
     A field of the table is compared with the field of the records that it agrees with most.

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from memagent.reading.sources import Source, file_span, source_at
@@ -169,7 +170,7 @@ def _windows(places: Sequence[Sequence[Span]], borders: Sequence[int]) -> Iterat
         high = min((border for border in borders if border > anchor[0]), default=anchor[1] + MAX_QUOTE)
         near = [[span for span in spans if low <= span[0] and span[1] <= high] for spans in places]
         if all(near):
-            windows.append([min(spans, key=lambda span, at=anchor: _gap(span, at)) for spans in near])
+            windows.append([min(spans, key=partial(_gap, anchor)) for spans in near])
     yield from (window for window in sorted(windows, key=_width) if _width(window) <= MAX_QUOTE)
 
 
