@@ -45,7 +45,7 @@ class Coverage:
         notes = {
             "{} could not be read, so rows may be missing": self.failed,
             "{} passed over": self.passed_over,
-            "{} refused, as the text does not state them": self.refused,
+            "{} refused, as the text states too little of them": self.refused,
             "{} not understood, so left out": self.unparsed,
         }
         nouns = ("chunk", "chunk", "row", "value")
