@@ -82,7 +82,7 @@ clean:
 
 .venv/dev: .venv/base
 	$(BIN)/python $(PIP) --no-deps $(SMALL)
-	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tokenizers,hub,report,serve,mcp]"
+	$(BIN)/python $(PIP) --editable ".[dev,eval,formats,tally,tokenizers,hub,report,serve,mcp]"
 	@touch $@
 
 .venv-train/dev: pyproject.toml constraints.txt | .venv-train/bin/python

@@ -73,7 +73,9 @@ class Sampling:
 
     `thinking` says whether to think before the reply, within `max_tokens`; None leaves it to the model. A
     `verdict` is a reply of one word, with the log-probabilities of the words that could have stood there; a
-    model that has an adapter for verdicts gives it with that.
+    model that has an adapter for verdicts gives it with that. `json_schema` is the schema, as JSON, of what
+    the reply must be, for engines that can hold it to one; others leave it out, so replies have to be
+    checked.
     """
 
     max_tokens: int
@@ -82,6 +84,7 @@ class Sampling:
     seed: int | None = None
     thinking: bool | None = None
     verdict: bool = False
+    json_schema: str = field(default="", repr=False)  # it follows from the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,8 @@ class Conversation:
     them, the beginning of a reply other than UNCHANGED that was `ignored` because it left the memory as it
     was, and whether it is `unused`: asked ahead, with a memory that has changed since. An answer is
     `doubtful` if what it was made from has little of what the problem says. A `verdict` is the model's own
-    say whether the chunk helps: log P(Yes) - log P(No).
+    say whether the chunk helps: log P(Yes) - log P(No). A `table` is what an answer was counted from, and
+    how, as JSON; such an answer comes from no model, so it has no `messages`.
     """
 
     kind: Literal["update", "answer"]
@@ -211,6 +215,7 @@ class Conversation:
     unused: bool = False
     doubtful: bool = False
     verdict: float | None = None
+    table: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,26 @@ def test_an_endpoint_that_refuses_to_tell_probabilities_is_asked_once(words: str
     assert ["top_logprobs" in it for it in server.asked] == [True, False, False]
 
 
+def test_a_schema_is_left_out_for_an_endpoint_that_refuses_it(serve: Serve) -> None:
+    def plan(digest: str, attempt: int) -> Fault | None:
+        body = next(it.body for it in reversed(server.requests) if it.digest == digest)
+        return refusal(400, "Extra inputs are not permitted") if "response_format" in body else None
+
+    server = serve(echo, plan)
+    guided = Sampling(64, json_schema='{"type": "array"}')
+
+    async def two_calls() -> list[Completion]:
+        engine = OpenAIEngine(model_named("test-model"), Connection(base_url=server.base_url))
+        made = [await engine.complete(PROMPT, guided) for _ in range(2)]
+        await engine.aclose()
+        return made
+
+    assert len(asyncio.run(two_calls())) == 2
+    schema = {"name": "reply", "strict": True, "schema": {"type": "array"}}
+    assert server.asked[0]["response_format"] == {"type": "json_schema", "json_schema": schema}
+    assert ["response_format" in it for it in server.asked] == [True, False, False]
+
+
 @pytest.mark.parametrize("kind", PASSING_FAULTS)
 def test_what_may_pass_is_tried_again(kind: str, serve: Serve) -> None:
     fault = PASSING_FAULTS[kind]

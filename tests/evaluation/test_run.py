@@ -33,7 +33,7 @@ SETTINGS = Settings(
     EngineSettings(retries=0, concurrency=8),
     ReadSettings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, passage_tokens=50),
 )
-ALL_READERS = tuple(workflows())
+ALL_READERS = tuple(name for name, it in workflows().items() if not it.counts)
 
 
 def changed(settings: Settings, **values: Any) -> Settings:

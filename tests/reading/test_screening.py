@@ -29,7 +29,7 @@ from memagent.reading.workflows import workflows
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=28, memory_tokens=60, answer_tokens=40, screen=True)
 PROBLEM = "Where was the designer of the Velvet Engine born?"
 FACTS = {4: "The Velvet Engine was designed by Ada Moss.", 11: "Ada Moss came from Ghent."}
-ALONE = [name for name, it in workflows().items() if it.screens]
+ALONE = [name for name, it in workflows().items() if it.screens and not it.counts]
 
 
 def document(facts: dict[int, str], chunks: int = 16) -> str:
@@ -155,7 +155,7 @@ def test_a_source_of_a_chunk_that_was_passed_over_is_still_found() -> None:
     assert [it.source is not None for it in told.statements] == [True, True]
 
 
-@pytest.mark.parametrize("workflow", [name for name in workflows() if name not in ALONE])
+@pytest.mark.parametrize("workflow", [name for name, it in workflows().items() if not it.screens])
 def test_other_workflows_refuse_it(workflow: str) -> None:
     with pytest.raises(SettingsError, match=f"chunk by chunk .*not for {workflow}"):
         read(noting(), document(FACTS), workflow=workflow)

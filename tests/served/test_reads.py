@@ -49,6 +49,19 @@ def test_a_read_tells_its_conversations_and_its_result(serving: Any) -> None:
     assert whole["state"] == "done" and whole["result"] == result
 
 
+def test_a_read_that_counts_has_its_table(serving: Any) -> None:
+    rows = [{"who": "Bo", "amount": "5 EUR"}]
+    plan = (
+        'row = "one payment"\nsql = "SELECT SUM(amount) FROM rows"\n'
+        'fields = [{name = "who"}, {name = "amount", type = "money"}]'
+    )
+    with serving(ScriptedEngine(lambda messages: json.dumps(rows))).client() as client:
+        read = start(client, document="Bo got 5 EUR from us.", workflow="tally", plan=plan)
+        events(client, read)
+        result = client.get(f"/v1/reads/{read}").json()["result"]
+    assert result["answer"].startswith("In EUR: 5\n") and result["table"]["rows"][0]["values"]["who"] == "Bo"
+
+
 def test_a_read_that_noted_nothing_says_so(serving: Any) -> None:
     with serving(ScriptedEngine(lambda messages: "UNCHANGED", window_tokens=2000)).client() as client:
         read = start(client, workflow="gated")

@@ -25,6 +25,7 @@ from memagent.errors import MemAgentError, reason
 
 _COMMANDS = {
     "ask": "ask:command",
+    "tally": "tally:command",
     "show": "journals:show",
     "view": "journals:view",
     "text": "previews:text",
@@ -128,7 +129,7 @@ def _how_to_continue(words: list[str]) -> str:
     """How to continue an interrupted command, if it can be continued."""
     if words[:2] == ["notes", "add"]:
         return ": run the same command again to continue"
-    if words and words[0] in ("ask", "eval", "train") and "--dry-run" not in words:
+    if words and words[0] in ("ask", "tally", "eval", "train") and "--dry-run" not in words:
         return ": run the same command with --resume to continue"
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +42,7 @@ from memagent.reading.lockstep import Seat, Together
 from memagent.reading.progress import Result
 from memagent.reading.read import Read
 from memagent.reading.sources import Statement, statements_of
+from memagent.reading.tally.questions import asks_to_count
 from memagent.runs.each import Survey
 from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
@@ -60,10 +61,10 @@ class _Question:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
     """What a command line asks for, with the read that it follows up, if any.
 
-    `passes` are those of reads that have ended, over the document.
+    `passes` are those of reads that have ended, over the document. `on_result` is called with each result.
     """
 
     questions: Sequence[str]
@@ -75,6 +76,7 @@ class _Asked:
     display: ReadDisplay
     before: Header | None = None
     passes: list[Pass] = field(default_factory=list)
+    on_result: Callable[[Result], None] = lambda _result: None
 
 
 @click.command(cls=Command, options_metavar="[OPTIONS]", short_help="Answer questions about documents.")
@@ -135,8 +137,8 @@ def command(
         warn_left_out(asyncio.run(dry_run_questions(asked_for, document, settings, as_json)))
         return 0
     with ReadDisplay(quiet, asked_for) as display:
-        asked = _Asked(asked_for, document, settings, trace, resume, spending, display, before)
-        code = asyncio.run(_answer_all(asked, as_json))
+        asked = Asked(asked_for, document, settings, trace, resume, spending, display, before)
+        code = asyncio.run(answer_all(asked, as_json))
     warn_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped))
     warn_undecoded(dict(it for found in asked.passes for it in found.replaced.items()))
     return code
@@ -205,7 +207,7 @@ def _is_there(word: str) -> bool:
         return False
 
 
-async def _answer_all(asked: _Asked, as_json: bool) -> int:
+async def answer_all(asked: Asked, as_json: bool) -> int:
     """Print each answer as it comes; if one question fails, the others continue."""
     code, separator = 0, ""
     questions = await asyncio.to_thread(_with_traces, asked)
@@ -220,7 +222,9 @@ async def _answer_all(asked: _Asked, as_json: bool) -> int:
                     if isinstance(outcome, MemAgentError):
                         print_error(outcome)
                         code = code or exit_code(outcome)
-                    elif as_json:
+                        continue
+                    asked.on_result(outcome)
+                    if as_json:
                         say_json(flatten(outcome))
                     else:
                         cited = citations(outcome.statements) if asked.settings.read.cite else ()
@@ -231,7 +235,7 @@ async def _answer_all(asked: _Asked, as_json: bool) -> int:
 
 
 async def _outcomes(
-    asked: _Asked, engine: Engine, questions: Sequence[_Question]
+    asked: Asked, engine: Engine, questions: Sequence[_Question]
 ) -> AsyncGenerator[tuple[_Question, Result | MemAgentError], None]:
     """Yield each question with its outcome, in order; up to `_MAX_TOGETHER` are read together."""
     for start in range(0, len(questions), _MAX_TOGETHER):
@@ -242,7 +246,7 @@ async def _outcomes(
                 yield outcome
 
 
-async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Question, Result | MemAgentError]:
+async def _answer(asked: Asked, seated: tuple[_Question, Seat]) -> tuple[_Question, Result | MemAgentError]:
     """Read for one question; an error is returned, not raised."""
     question, seat = seated
     read: Read | None = None
@@ -254,9 +258,13 @@ async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Quest
         )  # fmt: skip
         seat.progress = partial(getattr, read, "progress")
         asked.display.begin(question.number, read)
+        if asks_to_count(question.text) and not read.counts:
+            asked.display.remark("this asks for something to be counted up: memagent tally has code count it")
         async for conversation in read:
             noted |= conversation.kind == "update"
             asked.display.show(question.number, conversation)
+            if read.counts and conversation.chunk_index is None and conversation.memory:  # the plan
+                asked.display.remark(conversation.memory.rstrip())
     except MemAgentError as error:
         return question, _with_advice(error, read.trace if read else None, asked)
     finally:
@@ -273,7 +281,7 @@ async def _answer(asked: _Asked, seated: tuple[_Question, Seat]) -> tuple[_Quest
     return question, read.result
 
 
-def _with_advice(error: MemAgentError, trace: Path | None, asked: _Asked) -> MemAgentError:
+def _with_advice(error: MemAgentError, trace: Path | None, asked: Asked) -> MemAgentError:
     """The error of a read with what to do next."""
     if isinstance(error, EngineError) and trace:
         kept = f"the read is kept in {trace}: run the same command with --resume to continue"
@@ -285,6 +293,8 @@ def _with_advice(error: MemAgentError, trace: Path | None, asked: _Asked) -> Mem
 
 def _doubts(read: Read, noted: bool) -> list[str]:
     """What to warn of after a read. Blocks: the document may be searched for the answer."""
+    if read.counts:  # its answer says how it was counted
+        return []
     doubts = []
     if not read.has_answer and read.progress.given_up and not read.memory:
         room = "found no room in the memory: raise --memory-tokens"
@@ -324,7 +334,7 @@ def _doubt_words(read: Read) -> str:
     return "the document does not say this, and no passage comes near it: check it"
 
 
-def _with_traces(asked: _Asked) -> list[_Question]:
+def _with_traces(asked: Asked) -> list[_Question]:
     """The questions, each with where its journal goes; with --resume, its earlier journals. Blocks.
 
     With --resume, a question without a journal starts afresh. Raises `JournalError` if none has one.

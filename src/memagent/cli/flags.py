@@ -32,9 +32,9 @@ _METAVARS: dict[str | type, str] = {
 }  # fmt: skip
 
 _USUAL = frozenset({
-    "as_json", "base_url", "cite", "count", "data", "dry_run", "each", "examples", "folders", "follow_up",
-    "help_all", "host", "http", "keys", "lengths", "model", "notebooks", "out", "port", "question",
-    "example", "quiet", "resume", "tasks", "text", "workflows",
+    "as_json", "base_url", "cite", "count", "data", "dry_run", "each", "exact_names", "examples", "folders",
+    "follow_up", "help_all", "host", "http", "keys", "lengths", "model", "notebooks", "out", "port",
+    "question", "example", "quiet", "resume", "schema", "tasks", "text", "workflows",
 })  # fmt: skip
 """The options that --help lists, of all commands with settings; --help-all lists the others too."""
 _SHOWS_ALL = "memagent.shows_all"

@@ -148,7 +148,11 @@ def halve(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
     """
     if len(chunk.text) < 2:
         raise ValueError("a chunk of one character cannot be halved")
-    middle = natural_end(chunk.text, len(chunk.text) // 2)
+    return cut_at(chunk, natural_end(chunk.text, len(chunk.text) // 2), count_tokens)
+
+
+def cut_at(chunk: Chunk, middle: int, count_tokens: TokenCounter) -> tuple[Chunk, Chunk]:
+    """Cut a chunk in two at a place within its text; both pieces keep its index."""
     border = chunk.start + middle
     before = tuple(replace(part, end=min(part.end, border)) for part in chunk.parts if part.start < border)
     after = [replace(part, start=max(part.start, border)) for part in chunk.parts if part.end > border]

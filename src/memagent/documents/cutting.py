@@ -40,10 +40,10 @@ _BOUNDARIES = (
 _EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _MAX_CHARACTER = 32
-_BAR = re.compile(r"(?<!\\)\|")
+BAR = re.compile(r"(?<!\\)\|")
 _SEPARATORS = (",", ";", "\t", "|")
 _MAX_ROWS = 50  # that are looked at to find a table's head
-_TABLE_HEAD = re.compile(r"\|[^\n]*\n\|(?=[^\n]*-)[ \t:|-]+\r?(?:\n|\Z)")  # a row with a rule below it
+TABLE_HEAD = re.compile(r"\|[^\n]*\n\|(?=[^\n]*-)[ \t:|-]+\r?(?:\n|\Z)")  # a row with a rule below it
 
 
 class Cut(NamedTuple):
@@ -208,7 +208,7 @@ def columns_after(text: str, columns: str, following: str, *, separated: bool, f
         if not text.startswith("|", line) and (line or not columns):
             break
         start = line
-    if head := _TABLE_HEAD.match(text, start):
+    if head := TABLE_HEAD.match(text, start):
         return _head_of_table(head[0], text[head.end() :])
     return "" if start else columns
 
@@ -219,7 +219,7 @@ def _head_of_table(head: str, rows: str) -> str:
     What the table calls its head is one unless it is narrower, or like the rows; another row must surely be.
     """
     lines = [head.partition("\n")[0], *islice(StringIO(rows), _MAX_ROWS)]
-    cells = [_BAR.split(line.strip().removeprefix("|").removesuffix("|")) for line in lines]
+    cells = [BAR.split(line.strip().removeprefix("|").removesuffix("|")) for line in lines]
     index = _first_wide(cells)
     named = names_columns(cells[index], cells[index + 1 :])
     if index:

@@ -39,7 +39,7 @@ from memagent.engines.replies import (
     read_usage,
     window_of,
 )
-from memagent.engines.requests import LOGPROBS, THINKING, Requests, encode
+from memagent.engines.requests import LOGPROBS, SCHEMA, THINKING, Requests, encode
 from memagent.engines.wrappers import Again
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
@@ -194,6 +194,9 @@ class OpenAIEngine:
                 return await self._complete_once(messages, sampling)
             if sampling.verdict and LOGPROBS & body.keys() and not refusal.is_overflow:
                 self.requests.leave_out(LOGPROBS)
+                return await self._complete_once(messages, sampling)
+            if SCHEMA in body and not refusal.is_overflow:
+                self.requests.leave_out({SCHEMA})
                 return await self._complete_once(messages, sampling)
             if sampling.thinking is not None and THINKING & body.keys() and not refusal.is_overflow:
                 completion = await self._complete_once(messages, replace(sampling, thinking=None))

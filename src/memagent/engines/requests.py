@@ -24,6 +24,9 @@ DRAWING = THINKING | {"temperature", "top_p", "seed"}
 LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 """The fields that ask for the log-probabilities of a verdict's alternatives."""
 
+SCHEMA = "response_format"
+"""The field that holds a reply to a JSON schema."""
+
 
 class Requests:
     """Makes requests for one endpoint, and learns from its refusals how they must be worded."""
@@ -50,6 +53,9 @@ class Requests:
         body |= self._connection.extra or {}
         if sampling.verdict:
             body |= {"logprobs": True, "top_logprobs": MAX_ALTERNATIVES, **(self._connection.verdict or {})}
+        if sampling.json_schema:
+            schema = {"name": "reply", "strict": True, "schema": json.loads(sampling.json_schema)}
+            body[SCHEMA] = {"type": "json_schema", "json_schema": schema}
         return {name: value for name, value in body.items() if name not in self._refused}
 
     def adapt(self, model: str, refusal: Refusal) -> None:

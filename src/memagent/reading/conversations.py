@@ -244,9 +244,11 @@ class Reading:
         odds = log_odds(completion.alternatives)
         return Conversation("update", None, messages, completion, memory, seconds=seconds, verdict=odds)
 
-    async def aside(self, messages: tuple[Message, ...], memory: str, max_tokens: int) -> Conversation:
+    async def aside(
+        self, messages: tuple[Message, ...], memory: str, max_tokens: int, json_schema: str = ""
+    ) -> Conversation:
         """A conversation that reads no chunk and leaves the memory as it is. Raises `EngineError`."""
-        completion, seconds = await self._complete(messages, max_tokens)
+        completion, seconds = await self._complete(messages, max_tokens, json_schema=json_schema)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
     async def conclude(self, memory: str, shown: str | None = None, doubtful: bool = False) -> Conversations:
@@ -282,6 +284,7 @@ class Reading:
         max_tokens: int,
         thought_tokens: int | None = None,
         verdict: bool = False,
+        json_schema: str = "",
     ) -> tuple[Completion, float]:
         """The engine's completion, and how many seconds it took; it thinks if a thought has room."""
         settings = self.settings
@@ -293,6 +296,7 @@ class Reading:
             settings.seed,
             thinking=thought_tokens > 0,
             verdict=verdict,
+            json_schema=json_schema,
         )
         started = time.perf_counter()
         completion = await self.engine.complete(messages, sampling)

@@ -87,7 +87,10 @@ def outcome_of(conversation: Conversation) -> dict[str, Any]:
     """A conversation without its prompt and reply."""
     values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
     completion = conversation.completion
-    return {name: it for name, it in values.items() if name not in _ELSEWHERE} | {
+    own = {name: it for name, it in values.items() if name not in _ELSEWHERE}
+    if own["table"] is None:
+        del own["table"]
+    return own | {
         "seconds": round(conversation.seconds, 3),
         "finish_reason": completion.finish_reason,
         **_usage_of(completion),

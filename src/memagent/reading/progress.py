@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from memagent.documents.opening import Document
 from memagent.reading.sources import Statement
@@ -76,7 +77,8 @@ class Result:
     so. It is `doubtful` if what it was made from has little of what the problem says. `chunks` and
     `document_tokens` are less than the document's if the read `stopped_early`. `sources` names the files that
     were read. `statements` are those of the answer with their sources, if the settings ask for them (`cite`)
-    or the workflow keeps sources itself.
+    or the workflow keeps sources itself. `table` is what an answer was counted from, and how, as JSON, if
+    code counted it.
     """
 
     answer: str
@@ -100,6 +102,7 @@ class Result:
     found: bool = True
     doubtful: bool = False
     given_up: int = 0
+    table: Mapping[str, Any] | None = None
 
 
 class Meter:
@@ -151,7 +154,8 @@ class Meter:
     ) -> None:
         """A conversation was finished; `recalled` replies came from the journal so far."""
         completion, unused = conversation.completion, conversation.unused
-        now, seconds = self._pay(completion.usage), self._seconds
+        calls = 1 if conversation.messages else 0  # code has counted an answer without any
+        now, seconds = self._pay(completion.usage, calls), self._seconds
         if recalled > now.recalled:
             self._fraction_recalled, self._reread_recalled = now.fraction or 0.0, now.reread
         else:
@@ -188,9 +192,9 @@ class Meter:
     def _seconds(self) -> float:
         return time.perf_counter() - self._started
 
-    def _pay(self, usage: Usage) -> Progress:
+    def _pay(self, usage: Usage, calls: int = 1) -> Progress:
         """The progress with one more call."""
-        return replace(self.progress, spent=self.progress.spent + self._settings.price(usage))
+        return replace(self.progress, spent=self.progress.spent + self._settings.price(usage, calls))
 
     def _count(self, chunk: Chunk) -> None:
         now, size = self.progress, self._document.text_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from functools import cached_property
@@ -87,6 +87,8 @@ class Read:
         self.has_answer = False
         """Whether the document gave an answer; if not, the answer is `NOT_FOUND` or `NO_ROOM`."""
         self.doubtful = False
+        self.table: Mapping[str, Any] | None = None
+        """What the answer was counted from, and how, as JSON, if code counted it."""
         self.statements: tuple[Statement, ...] = ()
         self.stopped_early = False
         self._provenance = self._workflow.sources(self.settings, statements)
@@ -111,6 +113,11 @@ class Read:
     def takes_notes(self) -> bool:
         """Whether the memory of each update is a note on one chunk, apart from all others."""
         return self._workflow.takes_notes
+
+    @property
+    def counts(self) -> bool:
+        """Whether code counts the answer from rows, so that it adds up."""
+        return self._workflow.counts
 
     @property
     def memory(self) -> str:
@@ -207,6 +214,8 @@ class Read:
             lost = self.progress.given_up and not self.memory
             self.answer, self.has_answer = said or (NO_ROOM if lost else NOT_FOUND), bool(said)
             self.doubtful = last is not None and last.doubtful
+            if last and last.table is not None:
+                self.table, self.has_answer = last.table, bool(last.table["rows"])
         try:
             self.stopped_early = await reading.passes.left_out()
         except DocumentError:  # what was not read need not be readable
@@ -232,6 +241,7 @@ class Read:
             answer=self.answer,
             found=self.has_answer,
             doubtful=self.doubtful,
+            table=self.table,
             problem=self.problem,
             workflow=self.workflow,
             model=self.engine.model.name,

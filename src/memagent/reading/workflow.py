@@ -69,6 +69,7 @@ class Workflow:
         selects: whether what an answer is made from depends on the problem, without the model being asked:
             then each question costs its own.
         takes_notes: whether the memory of each of its updates is a note on one chunk, apart from all others.
+        counts: whether code counts its answer from rows, so that it adds up.
         options: the settings that only it has.
         memories: how many memories a prompt of it shows, from the settings.
         chunk_tokens: its usual size of a chunk, if not the paper's.
@@ -83,6 +84,7 @@ class Workflow:
     keeps_memory: bool = False
     selects: bool = False
     takes_notes: bool = False
+    counts: bool = False
     options: tuple[type[Options], ...] = ()
     memories: Callable[[ReadSettings], int] = lambda _settings: 1
     chunk_tokens: int | None = None

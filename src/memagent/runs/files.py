@@ -10,7 +10,7 @@ import asyncio
 import csv
 import json
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -218,6 +218,20 @@ def table_kind(path: Path) -> str:
 
 def write_table(path: Path, rows: Iterable[FileRow]) -> None:
     """Write the table, whole or not at all. Raises `SettingsError` if it cannot be written."""
+    write_records(path, _COLUMNS, map(_cells, rows), map(flatten, rows))
+
+
+def write_records(
+    path: Path,
+    columns: Sequence[str],
+    cells: Iterable[Mapping[str, object]],
+    objects: Iterable[Mapping[str, Any]],
+) -> None:
+    """Write a table whole or not at all: `cells` under `columns` as CSV, or `objects` as JSON lines.
+
+    No spreadsheet takes a cell for a formula: an apostrophe marks it as text. Raises `SettingsError` if the
+    table cannot be written.
+    """
     kind = table_kind(path)
     try:
         # Without its mark at the beginning, spreadsheets do not recognise UTF-8.
@@ -227,9 +241,11 @@ def write_table(path: Path, rows: Iterable[FileRow]) -> None:
             made.open("w", encoding=encoding, errors="replace", newline="") as file,
         ):
             if kind == "csv":
-                csv.writer(file).writerows(_cells(rows))
+                values = ([row[name] for name in columns] for row in cells)
+                lines = ([f"'{cell}" if _is_formula(cell) else cell for cell in row] for row in values)
+                csv.writer(file).writerows([list(columns), *lines])
             else:
-                file.writelines(json.dumps(flatten(row), ensure_ascii=False) + "\n" for row in rows)
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {reason(error)}") from error
 
@@ -240,14 +256,14 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _cells(rows: Iterable[FileRow]) -> Iterator[list[object]]:
-    """The lines of a CSV table. No spreadsheet takes a cell for a formula: an apostrophe marks it as text."""
-    yield list(_COLUMNS)
-    for row in rows:
-        sources = [line for statement in row.statements for line in _source_lines(statement)]
-        cells = flatten(row) | {"sources": "\n".join(sources), "warnings": "\n".join(row.warnings)}
-        values = (cells[name] for name in _COLUMNS)
-        yield [f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value for value in values]
+def _cells(row: FileRow) -> dict[str, object]:
+    """The cells of a row."""
+    sources = [line for statement in row.statements for line in _source_lines(statement)]
+    return flatten(row) | {"sources": "\n".join(sources), "warnings": "\n".join(row.warnings)}
+
+
+def _is_formula(value: object) -> bool:
+    return isinstance(value, str) and _FORMULA.match(value) is not None
 
 
 def _source_lines(statement: Statement) -> Iterator[str]:

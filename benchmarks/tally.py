@@ -1,0 +1,265 @@
+"""Questions that count, over texts whose records are known: `tally` beside other ways to read.
+
+Each row of --out is one question; run the same command again and it continues. With --simulate the model is a
+perfect one, so that what is measured is everything but the model. Replies are kept beside --out, by prompt,
+and none is paid for twice: with `tally_plan`, whose fields a person has given, all questions share one pass.
+
+OOLONG's data (MIT, `abertsch72/oolong`, `validated_data/*.jsonl`) is not ours to ship: --oolong names a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from tally_corpora import (
+    CORPORA,
+    Corpus,
+    PerfectReplies,
+    Question,
+    Record,
+    Rows,
+    labelled,
+    make,
+    plan_of,
+    questions,
+)
+
+from memagent.documents.opening import text_document
+from memagent.engines import ScriptedEngine, open_engine
+from memagent.engines.wrappers import Wrapper
+from memagent.errors import MemAgentError
+from memagent.reading.journal import prompt_digest
+from memagent.reading.read import Read
+from memagent.reading.tally.plan import Plan
+from memagent.settings import EngineSettings, ReadSettings
+from memagent.types import Completion, Engine, Message, Sampling, Usage
+
+CONTESTANTS = ("tally", "tally_plan", "full", "rag", "notes", "map_reduce")
+_NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+class Kept(Wrapper):
+    """Keeps replies in a file, by prompt; what is there is not asked again."""
+
+    def __init__(self, engine: Engine, file: Path) -> None:
+        super().__init__(engine)
+        self._file, self._replies = file, dict[str, Any]()
+        for line in file.read_text("utf-8").splitlines() if file.exists() else ():
+            kept = json.loads(line)
+            self._replies[kept["prompt"]] = kept
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        digest = f"{self.model.name} {prompt_digest(messages, sampling)}"
+        if digest not in self._replies:
+            begun = time.perf_counter()
+            made = await super().complete(messages, sampling)
+            tokens = [made.usage.prompt_tokens, made.usage.completion_tokens]
+            kept: dict[str, Any] = {
+                "prompt": digest,
+                "text": made.text,
+                "finish": made.finish_reason,
+                "usage": tokens,
+            }
+            kept |= {
+                "alternatives": dict(made.alternatives),
+                "seconds": round(time.perf_counter() - begun, 2),
+            }
+            self._replies[digest] = kept
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(kept, ensure_ascii=False) + "\n")
+        kept = self._replies[digest]
+        usage = Usage(*kept["usage"])
+        return Completion(kept["text"], kept["finish"], usage=usage, alternatives=kept["alternatives"])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question about a text, and what is known of it."""
+
+    corpus: Corpus
+    tokens: int
+    text: str
+    records: Sequence[Record]
+    question: Question
+
+
+async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str, Any]) -> dict[str, Any]:
+    """A row: what a contestant answers, whether that is right, and what it took."""
+    plan = Plan(**{**plan_of(asked.corpus, asked.question), "fields": asked.corpus.fields}).to_toml()
+    own: dict[str, Any] = {"plan": plan} if contestant == "tally_plan" else {}
+    workflow = "tally" if contestant.startswith("tally") else contestant
+    settings = ReadSettings(workflow=workflow, **own, **values)
+    document = text_document(asked.text, is_example=True)
+    read, begun, error = Read(asked.question.text, document, engine, settings), time.perf_counter(), ""
+    try:
+        async for _ in read:
+            pass
+    except MemAgentError as failure:
+        error = str(failure)
+    result = read.result
+    expected, spent = asked.question.expected, result.spent
+    row = {
+        "corpus": asked.corpus.key, "tokens": asked.tokens, "contestant": contestant,
+        "model": engine.model.name, "question": asked.question.text, "answer": result.answer, "error": error,
+        "expected": expected, "exact": not error and is_exact(result.answer, expected), "calls": spent.calls,
+        "prompt_tokens": spent.prompt_tokens, "completion_tokens": spent.completion_tokens,
+        "seconds": round(time.perf_counter() - begun, 1),
+    }  # fmt: skip
+    if result.table:
+        row |= {"sql": result.table["plan"]["sql"], "coverage": result.table["coverage"]}
+        row |= {"cells": cells(result.table, asked.records)}
+    return row
+
+
+def is_exact(answer: str, expected: Rows) -> bool:
+    """Whether an answer says all that is expected, each row in a line of its own, and has no other rows."""
+    body = answer.partition("\n\nCounted from")[0].casefold()
+    if expected in ([(None,)], []):
+        return bool(re.search(r"\b(?:unknown|none|no|0|nothing)\b", body))
+    lines = [it for it in re.split(r"\n|;|, (?=\D)", body) if it.strip()] if len(expected) > 1 else [body]
+    if len(lines) > len(expected) + (len(expected) > 1):  # a line may announce the others
+        return False
+    return all(any(_says(line, row) for line in lines) for row in expected)
+
+
+def _says(line: str, row: Sequence[Any]) -> bool:
+    numbers = [float(it.replace(",", "")) for it in _NUMBER.findall(line)]
+    return all(
+        value.casefold() in line
+        if isinstance(value, str)
+        else any(abs(it - value) <= 0.006 + 1e-9 * abs(value) for it in numbers)
+        for value in row
+    )
+
+
+def cells(table: Mapping[str, Any], records: Sequence[Record]) -> list[int]:
+    """How many cells of a table are right, how many it has, and how many it should have.
+
+    A field of the table is compared with the field of the records that it agrees with most.
+    """
+    columns = [it["name"] for it in table["plan"]["fields"]]
+    right = 0
+    for name in columns:
+        own = Counter(_plain(row["values"].get(name)) for row in table["rows"])
+        gold = (
+            Counter(_plain(getattr(it, key)) for it in records) for key in ("name", "value", "day", "kind")
+        )
+        right += max((own & it).total() for it in gold)
+    filled = sum(row["values"].get(name) is not None for row in table["rows"] for name in columns)
+    return [right, filled, len(columns) * len(records)]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, int | float) else str(value).casefold()
+
+
+@asynccontextmanager
+async def _open(options: argparse.Namespace, asked: Sequence[Asked]) -> Any:
+    if options.simulate:
+        corpus, records = asked[0].corpus, asked[0].records
+        yield ScriptedEngine(PerfectReplies(corpus, records, [it.question for it in asked]), calls=16)
+        return
+    settings = EngineSettings(model=options.model, base_url=options.base_url, discover=False)
+    async with open_engine(settings) as engine:
+        yield Kept(engine, options.out.with_suffix(".replies.jsonl"))
+
+
+def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
+    """The questions, for each text."""
+    for file in options.oolong or ():
+        for tokens in options.tokens:
+            corpus, text, asked = labelled(file, tokens)
+            yield [Asked(corpus, tokens, text, (), it) for it in asked]
+    for key in options.corpus or ([] if options.oolong else CORPORA):
+        corpus = CORPORA[key]
+        for tokens in options.tokens:
+            text, records = make(corpus, tokens, options.records or max(10, min(1000, tokens // 200)))
+            asked = questions(corpus, records)[:: 25 // options.questions][: options.questions]
+            yield [Asked(corpus, tokens, text, records, it) for it in asked]
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Ask what has not been asked, and write each row as it comes."""
+    lines = options.out.read_text("utf-8").splitlines() if options.out.exists() else []
+    done = {_key(row) for row in map(json.loads, lines)}
+    values = {name: it for name in ("chunk_tokens", "max_calls") if (it := getattr(options, name))}
+    for asked in texts(options):
+        async with _open(options, asked) as engine:
+            for contestant in options.contestant or CONTESTANTS:
+                for one in asked:
+                    key = one.corpus.key, one.tokens, contestant, engine.model.name, one.question.text
+                    if key in done:
+                        continue
+                    row = await answer(one, contestant, engine, values)
+                    with options.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    print(
+                        f"{'right' if row['exact'] else 'wrong'}  {contestant}  {one.question.text}",
+                        file=sys.stderr,
+                    )
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("corpus", "tokens", "contestant", "model", "question"))
+
+
+def wilson(right: int, count: int) -> tuple[float, float]:
+    """The 95% interval of a share (Wilson, 1927)."""
+    z, share = 1.96, right / count
+    middle, half = share + z * z / (2 * count), z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return (middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)
+
+
+def report(file: Path) -> None:
+    """Print a table of what the rows come to."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in map(json.loads, file.read_text("utf-8").splitlines()):
+        groups.setdefault((row["model"], row["corpus"], row["tokens"], row["contestant"]), []).append(row)
+    names = "model, text, tokens, way, exact, 95%, precision, recall, calls, tokens in, out, seconds"
+    print(f"| {names.replace(', ', ' | ')} |\n|{'---|' * 12}")
+    for key, rows in sorted(groups.items()):
+        exact, count = sum(it["exact"] for it in rows), len(rows)
+        low, high = wilson(exact, count)
+        counted = [row["cells"] for row in rows if "cells" in row] or [[0, 0, 0]]
+        sums = [sum(it) for it in zip(*counted, strict=True)]
+        shares = [f"{sums[0] / it:.1%}" if it else "" for it in sums[1:]]
+        means = [round(sum(it[name] for it in rows) / count) for name in
+                 ("calls", "prompt_tokens", "completion_tokens", "seconds")]  # fmt: skip
+        said = [*key, f"{exact}/{count}", f"{low:.0%} to {high:.0%}", *shares, *(f"{it:,}" for it in means)]
+        print(f"| {' | '.join(map(str, said))} |")
+
+
+def main() -> None:
+    """Ask, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model")
+    parser.add_argument("--base-url")
+    parser.add_argument("--simulate", action="store_true", help="a perfect model, in place of a real one")
+    parser.add_argument("--corpus", action="append", choices=list(CORPORA))
+    parser.add_argument("--oolong", type=Path, action="append", help="a file of OOLONG's validated_data")
+    parser.add_argument("--contestant", action="append", choices=CONTESTANTS)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8000])
+    parser.add_argument("--records", type=int, help="how many records a text has (a 200th of its tokens)")
+    parser.add_argument("--questions", type=int, default=25, help="so many of the 25 questions")
+    parser.add_argument("--chunk-tokens", type=int)
+    parser.add_argument("--max-calls", type=int)
+    options = parser.parse_args()
+    asyncio.run(run(options))
+    report(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""Texts whose records are known: letters with invoices, minutes with decisions, a log in sentences.
+
+Each record is stated once, in one of several wordings, with its number and its date in one of several forms;
+other text stands between the records. The answers are counted here from the records, without SQL.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from measure import STORY
+
+TOKENS_PER_CHARACTER = 0.25
+ABSENT = "Quillfeather Brothers"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one record says; `text` states it, `stated` are its values in the words of the text."""
+
+    name: str
+    value: float
+    day: date
+    kind: str
+    text: str
+    stated: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The words of a corpus: of its records, and of the questions about them."""
+
+    key: str
+    row: str
+    name: str
+    value: str
+    value_type: str
+    kind: str
+    records: str  # as questions call them: "invoices"
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    wordings: tuple[str, ...]
+    values: Callable[[random.Random], float]
+    unit: str
+    heading: str = ""  # of an entry; without one, each is a line
+
+    @property
+    def fields(self) -> list[dict[str, str]]:
+        """The fields of a plan that serves all questions."""
+        return [
+            {"name": self.name, "type": "text", "meaning": f"the {self.name}"},
+            {"name": self.value, "type": self.value_type, "meaning": f"the {self.value}"},
+            {"name": "day", "type": "date", "meaning": "the date"},
+            {"name": self.kind, "type": "text", "meaning": f"the {self.kind}"},
+        ]
+
+
+INVOICES = Corpus(
+    "invoices", "one invoice that a supplier has sent", "supplier", "amount", "money", "item", "invoices",
+    ("Nordholz GmbH", "Baker & Sons", "Atelier Lumiere", "Castello Foods", "Ostrava Steel",
+     "Finch Printing", "Grand Canal Glass", "Hammer & Tong", "Ivory Paper Mill", "Juniper Cleaning"),
+    ("shelves", "lamps", "doors", "paper", "tiles", "carpets"),
+    ("Dear colleagues,\n\n{name} has sent us an invoice of {value}, dated {day}, for {kind}. Please enter "
+     "it in the books.\n\nYours, Accounts",
+     "Dear Mrs Keller,\n\nwith its invoice of {day} {name} charges {value} for {kind}. We have checked the "
+     "delivery, and nothing was missing.\n\nBest wishes, the warehouse",
+     "To the office:\n\nthe {kind} that came last week were not free after all. On {day} the invoice of "
+     "{name} arrived, and it comes to {value}.\n\nRegards, reception"),
+    lambda chance: chance.randrange(40, 4000) + chance.choice((0, 0.5, 0.25)), "EUR", "Letter",
+)  # fmt: skip
+MINUTES = Corpus(
+    "minutes", "one decision of a meeting", "owner", "hours", "number", "area", "decisions",
+    ("Anna Berg", "Bruno Costa", "Chidi Okafor", "Dana Novak", "Elif Kaya", "Farid Haddad", "Greta Lind",
+     "Hugo Marsh", "Ines Prado", "Jonas Weiss"),
+    ("hiring", "safety", "marketing", "research", "purchasing", "training"),
+    ("Decision: {name} takes over the work on {kind}. It is due on {day} and will take {value} hours.",
+     "The meeting decided that {name} will see to {kind} by {day}; {value} hours are set aside for it.",
+     "As nobody else came forward, {name} was asked to finish the task in {kind}, for which {value} hours "
+     "are planned, until {day}. This was decided without a vote."),
+    lambda chance: chance.randrange(2, 90), "hours", "Point",
+)  # fmt: skip
+LOG = Corpus(
+    "log", "one stop of a machine", "machine", "minutes", "number", "cause", "stops",
+    ("Press 4", "Press 9", "Oven 2", "Oven 7", "Loom 11", "Loom 23", "Crane 5", "Pump 31", "Pump 48",
+     "Saw 6"),
+    ("power failure", "worn belt", "overheating", "missing material", "cleaning", "software fault"),
+    ("On {day} {name} stopped for {value} minutes because of {kind}.",
+     "{name} stood still for {value} minutes on {day}; the cause was {kind}.",
+     "Cause of the stop of {name} on {day}: {kind}. It lasted {value} minutes."),
+    lambda chance: chance.randrange(3, 240), "minutes",
+)  # fmt: skip
+CORPORA = {it.key: it for it in (INVOICES, MINUTES, LOG)}
+
+
+def make(corpus: Corpus, tokens: int, records: int, seed: int = 0) -> tuple[str, list[Record]]:
+    """A text of about so many tokens with so many records, and these."""
+    chance = random.Random(f"{corpus.key} {seed}")
+    made = [_record(corpus, chance) for _ in range(records)]
+    own = sum(len(it.text) + 20 for it in made)
+    others = _paragraphs(chance, max(0, int(tokens / TOKENS_PER_CHARACTER) - own))
+    blocks: list[str] = [it.text for it in made] + others
+    order = list(range(len(blocks)))
+    chance.shuffle(order)
+    made = [made[number] for number in order if number < records]
+    if not corpus.heading:
+        return "\n".join(blocks[number] for number in order) + "\n", made
+    parts = [f"## {corpus.heading} {place}\n\n{blocks[number]}" for place, number in enumerate(order, 1)]
+    return "\n\n".join(parts) + "\n", made
+
+
+def _record(corpus: Corpus, chance: random.Random) -> Record:
+    name, kind, value = chance.choice(corpus.names), chance.choice(corpus.kinds), corpus.values(chance)
+    day = date(2025, 1, 1) + timedelta(chance.randrange(365))
+    written = {
+        "name": name, "kind": kind, "value": _number(value, corpus, chance),
+        "day": chance.choice((day.isoformat(), f"{day.day} {day:%B %Y}", f"{day:%B} {day.day}, {day.year}")),
+    }  # fmt: skip
+    text = chance.choice(corpus.wordings).format(**written)
+    stated = {corpus.name: name, corpus.value: written["value"], "day": written["day"], corpus.kind: kind}
+    return Record(name, value, day, kind, text, stated)
+
+
+def _number(value: float, corpus: Corpus, chance: random.Random) -> str:
+    if corpus.value_type != "money":
+        return f"{value:g}"
+    return chance.choice((f"{value:,.2f} EUR", f"EUR {value:.2f}", f"€{value:,.2f}"))
+
+
+def _paragraphs(chance: random.Random, characters: int) -> list[str]:
+    """Paragraphs of a story, none with a number, until there are so many characters."""
+    story = [
+        it for it in STORY.read_text("utf-8").split("\n\n") if len(it) > 80 and not any(map(str.isdigit, it))
+    ]
+    made, length = list[str](), 0
+    while length < characters:
+        made.append(" ".join(chance.choice(story).split()))
+        length += len(made[-1]) + 20
+    return made
+
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, the SELECT that answers it, and the result as it is counted here."""
+
+    text: str
+    sql: str
+    expected: Rows
+
+
+def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
+    """Twenty-five questions about a corpus."""
+    c, many = corpus, corpus.records
+    name, other, kind = c.names[0], c.names[3], c.kinds[1]
+    bound = sorted(it.value for it in records)[len(records) // 2]
+    of = {
+        "name": lambda it: it.name == name,
+        "other": lambda it: it.name == other,
+        "kind": lambda it: it.kind == kind,
+    }
+    march, where = (lambda it: it.day.month == 3), {
+        "name": f"{c.name} = '{name}'", "other": f"{c.name} = '{other}'", "kind": f"{c.kind} = '{kind}'",
+        "march": "day LIKE '2025-03%'", "half": "day BETWEEN '2025-04-01' AND '2025-06-30'",
+        "bound": f"{c.value} > {bound:g}", "absent": f"{c.name} = '{ABSENT}'",
+    }  # fmt: skip
+    of |= {"march": march, "half": lambda it: date(2025, 4, 1) <= it.day <= date(2025, 6, 30),
+           "bound": lambda it: it.value > bound, "absent": lambda it: it.name == ABSENT}  # fmt: skip
+    said = {
+        "name": f"with the {c.name} {name}", "other": f"with the {c.name} {other}",
+        "kind": f"with the {c.kind} {kind}", "march": "in March 2025", "half": "from April to June 2025",
+        "bound": f"of more than {bound:g} {c.unit}", "absent": f"with the {c.name} {ABSENT}",
+    }  # fmt: skip
+
+    def pick(key: str) -> list[Record]:
+        return [it for it in records if of[key](it)]
+
+    made = [Question(f"How many {many} are there?", "SELECT COUNT(*) FROM rows", [(len(records),)])]
+    for key in ("name", "kind", "march", "half", "bound", "absent"):
+        sql = f"SELECT COUNT(*) FROM rows WHERE {where[key]}"
+        made.append(Question(f"How many {many} {said[key]} are there?", sql, [(len(pick(key)),)]))
+    made.append(_aggregate(f"What is the sum of the {c.value} of all {many}?", "SUM", c, "", records))
+    for key in ("name", "kind", "march", "half"):
+        text = f"What is the sum of the {c.value} of all {many} {said[key]}?"
+        made.append(_aggregate(text, "SUM", c, where[key], pick(key)))
+    made.append(_aggregate(f"What is the average {c.value} of the {many}?", "AVG", c, "", records))
+    for key in ("other", "kind"):
+        text = f"What is the average {c.value} of the {many} {said[key]}?"
+        made.append(_aggregate(text, "AVG", c, where[key], pick(key)))
+    made.append(_aggregate(f"What is the largest {c.value} of all {many}?", "MAX", c, "", records))
+    text = f"What is the largest {c.value} of the {many} {said['name']}?"
+    made.append(_aggregate(text, "MAX", c, where["name"], pick("name")))
+    made.append(_aggregate(f"What is the smallest {c.value} of all {many}?", "MIN", c, "", records))
+    distinct = f"SELECT DISTINCT {c.name} FROM rows"
+    for key in ("march", "kind"):
+        text, names = f"List every {c.name} of the {many} {said[key]}.", sorted({it.name for it in pick(key)})
+        made.append(Question(text, f"{distinct} WHERE {where[key]}", [(it,) for it in names]))
+    sums, counts = _group(records, lambda it: it.name), _group(records, lambda it: it.kind)
+    totals: Rows = [(key, _sum(group)) for key, group in sums.items()]
+    made.append(Question(f"What is the sum of the {c.value} for each {c.name}?",
+                         f"SELECT {c.name}, SUM({c.value}) FROM rows GROUP BY {c.name}", totals))  # fmt: skip
+    made.append(Question(f"How many {many} are there for each {c.kind}?",
+                         f"SELECT {c.kind}, COUNT(*) FROM rows GROUP BY {c.kind}",
+                         [(key, len(group)) for key, group in counts.items()]))  # fmt: skip
+    best, total = sorted(totals, key=lambda it: -it[1])[:3], f"SUM({c.value}) AS total"
+    made.append(Question(f"Rank the three {c.name}s with the largest sum of {c.value}.",
+                         f"SELECT {c.name}, {total} FROM rows GROUP BY {c.name} ORDER BY total DESC LIMIT 3",
+                         best))  # fmt: skip
+    most = max(counts.items(), key=lambda it: (len(it[1]), it[0]))[0]
+    made.append(Question(f"Which {c.kind} has the most {many}?",
+                         f"SELECT {c.kind} FROM rows GROUP BY {c.kind} "
+                         f"ORDER BY COUNT(*) DESC, {c.kind} DESC LIMIT 1", [(most,)]))  # fmt: skip
+    made.append(Question(f"How many different {c.name}s are there?",
+                         f"SELECT COUNT(DISTINCT {c.name}) FROM rows", [(len(sums),)]))  # fmt: skip
+    assert len(made) == 25, len(made)
+    return made
+
+
+def _aggregate(text: str, how: str, corpus: Corpus, where: str, records: Sequence[Record]) -> Question:
+    sql = f"SELECT {how}({corpus.value}) FROM rows" + (f" WHERE {where}" if where else "")
+    values = [it.value for it in records]
+    if not values:
+        return Question(text, sql, [(None,)])
+    counts: dict[str, Callable[[list[float]], float]] = {"SUM": sum, "AVG": mean, "MAX": max, "MIN": min}
+    return Question(text, sql, [(counts[how](values),)])
+
+
+def _group(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
+    groups = defaultdict(list)
+    for it in records:
+        groups[key(it)].append(it)
+    return groups
+
+
+def _sum(records: Iterable[Record]) -> float:
+    return sum(it.value for it in records)
+
+
+def labelled(file: Path, tokens: int) -> tuple[Corpus, str, list[Question]]:
+    """A text and questions of OOLONG's kind, from a file of its `validated_data`: how many are of each label.
+
+    What the label is no text states: a model judges it, as yes or no.
+    """
+    rows, length = list[dict[str, str]](), 0
+    for line in file.read_text("utf-8").splitlines():
+        rows.append(json.loads(line))
+        length += len(rows[-1]["input"]) + 15
+        if length * TOKENS_PER_CHARACTER > tokens:
+            break
+    text = "\n".join(
+        f"Message {number}: {' '.join(it['input'].split())}" for number, it in enumerate(rows, 1)
+    )
+    counts = Counter(it["label"] for it in rows)
+    kinds = " or ".join(sorted(counts))
+    names = {label: re.sub(r"\W+", "_", label.lower()) for label in counts}
+    asked = [
+        Question(
+            f"Each message is {kinds}. How many messages are {label}?",
+            f"SELECT COUNT(*) FROM rows WHERE {names[label]} = 1",
+            [(count,)],
+        )
+        for label, count in counts.items()
+    ]
+    return replace(LOG, key=file.stem, row="one message", records="messages"), text, asked
+
+
+def plan_of(corpus: Corpus, question: Question) -> dict[str, Any]:
+    """The plan that a perfect model makes."""
+    return {"row": corpus.row, "fields": corpus.fields, "sql": question.sql}
+
+
+class PerfectReplies:
+    """What a model replies that overlooks nothing and invents nothing."""
+
+    def __init__(self, corpus: Corpus, records: Sequence[Record], asked: Sequence[Question]) -> None:
+        self._corpus, self._questions = corpus, asked
+        self._records = defaultdict[str, list[Record]](list)
+        for it in records:
+            self._records[it.stated["day"]].append(it)
+        self._days = sorted(self._records, key=len, reverse=True)
+
+    def __call__(self, messages: Sequence[Any]) -> str:
+        prompt = messages[-1].content
+        if prompt.rstrip().endswith("The JSON object:"):
+            best = max((it for it in self._questions if it.text in prompt), key=lambda it: len(it.text))
+            return json.dumps(plan_of(self._corpus, best))
+        days = [day for day in self._days if day in prompt]
+        rows = [it.stated for day in days for it in self._records[day] if it.text in prompt]
+        return json.dumps(rows)

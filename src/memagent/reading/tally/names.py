@@ -1,0 +1,46 @@
+"""The same name written differently: spellings of a field that hardly differ are taken for one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from memagent.reading.tally.values import fold, load
+
+MIN_LIKENESS = 95.0
+"""How alike two names are, in percent (Levenshtein ratio of `rapidfuzz`), that are taken for the same."""
+
+MAX_NAMES = 2000
+"""More names of a field are only compared as `fold` compares them."""
+
+_LONGEST = 80  # characters: what is longer is no name
+
+
+def same_names(texts: Iterable[str]) -> dict[str, str]:
+    """For each text that is written differently, the way in which it is written most. Blocks.
+
+    Names that differ in a digit are never the same.
+    """
+    counts = Counter(texts)
+    groups: dict[str, list[str]] = {}
+    for text, _ in counts.most_common():
+        groups.setdefault(fold(text) or text, []).append(text)
+    heads = list[str]()
+    for folded in list(groups):
+        if head := _nearest(folded, heads) if len(groups) <= MAX_NAMES else None:
+            groups[head] += groups.pop(folded)
+        else:
+            heads.append(folded)
+    return {text: texts[0] for texts in groups.values() for text in texts[1:]}
+
+
+def _nearest(name: str, others: list[str]) -> str | None:
+    """The name that this one is the same as; None if there is none."""
+    if len(name) > _LONGEST:
+        return None
+    alike = load("rapidfuzz.process").extract(
+        name, others, scorer=load("rapidfuzz.fuzz").ratio, score_cutoff=MIN_LIKENESS, limit=3
+    )
+    digits = re.findall(r"\d+", name)
+    return next((other for other, _, _ in alike if re.findall(r"\d+", other) == digits), None)

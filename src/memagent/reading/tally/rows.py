@@ -1,0 +1,182 @@
+"""Rows that a model proposes of a chunk: each is kept if one passage of the chunk has all of its values.
+
+The model names values; code finds the passage, which is then the row's quote, and takes the values from
+there, word for word. So nothing in a row is invented, and no words have to be copied twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from memagent.reading.sources import Source, file_span, source_at
+from memagent.reading.tally.borders import sure_borders
+from memagent.reading.tally.plan import Plan
+from memagent.reading.tally.values import NOTHING, find_all, fold
+from memagent.types import Chunk
+
+MAX_ROWS = 200
+"""How many rows of a reply are looked at."""
+
+MAX_QUOTE = 1500
+"""The longest passage that a row may rest on, in characters: what is further apart is no one statement."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: its values by field, as the text says them, and the passage that has them.
+
+    `span` is where the values stand, in the whole document.
+    """
+
+    values: Mapping[str, str]
+    source: Source
+    span: Span
+
+    def to_json(self) -> str:
+        """The row as a line of JSON."""
+        source = {"file": self.source.file, "page": self.source.page, "quote": self.source.excerpt}
+        return json.dumps({**self.values, "source": source}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finds:
+    """What a reply comes to: its rows, the values of those that were refused, whether it is of any use."""
+
+    rows: tuple[Row, ...]
+    refused: tuple[Mapping[str, str], ...] = ()
+    readable: bool = True
+
+
+def find_rows(reply: str, plan: Plan, chunk: Chunk) -> Finds:
+    """The rows in a reply about a chunk; one with less than half of the fields is none. Blocks."""
+    proposals = list(_proposals(reply, plan))
+    if not proposals:
+        return Finds((), (), _says_none(reply))
+    rows, taken, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
+    for values in proposals[:MAX_ROWS]:
+        has_enough = len(values) * 2 >= len(plan.fields)
+        row = _locate(values, plan, chunk, taken) if has_enough else None
+        if row is None:
+            refused.append(values)
+        else:
+            taken.add((_key(values), row.span))
+            rows.append(row)
+    return Finds(tuple(rows), tuple(refused))
+
+
+def merge(rows: Iterable[Row]) -> tuple[list[Row], int]:
+    """The rows in the document's order, those of one place once, and how many were left out for that. Blocks.
+
+    What two chunks share is read twice: of two rows whose places overlap, the one with fewer values is left
+    out if the other has all of them.
+    """
+    merged, left_out = list[Row](), 0
+    for row in sorted(rows, key=lambda row: row.span):
+        before = merged[-1] if merged else None
+        if before and row.span[0] < before.span[1] and row.values.items() >= before.values.items():
+            merged[-1], left_out = row, left_out + 1
+        elif before and row.span[0] < before.span[1] and row.values.items() <= before.values.items():
+            left_out += 1
+        else:
+            merged.append(row)
+    return merged, left_out
+
+
+def _says_none(reply: str) -> bool:
+    """Whether a reply says that there is no row; silence does not."""
+    return re.search(r"\[\s*\]|\bnone\b", reply, re.IGNORECASE) is not None
+
+
+def _proposals(reply: str, plan: Plan) -> Iterator[dict[str, str]]:
+    """The values of each row in a reply, without those that say that there is none."""
+    names = {field.name for field in plan.fields}
+    for item in _objects(reply):
+        values = {
+            name: text
+            for name, value in item.items()
+            if name in names and (text := _text(value)) and fold(text) not in NOTHING
+        }
+        if values:
+            yield values
+
+
+def _objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects in a text, those in lists too; what is torn or no JSON is left out."""
+    decoder, start = json.JSONDecoder(), 0
+    while (start := text.find("{", start)) >= 0:
+        try:
+            value, start = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            start += 1
+            continue
+        yield from _flatten(value)
+
+
+def _flatten(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, dict):
+        inner = [many for many in value.values() if isinstance(many, list)]
+        if inner:
+            yield from (item for many in inner for value in many for item in _flatten(value))
+        else:
+            yield value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value).strip() if isinstance(value, str | int | float) else ""
+
+
+def _key(values: Mapping[str, str]) -> str:
+    return json.dumps({name: fold(value) for name, value in values.items()}, sort_keys=True)
+
+
+def _locate(values: Mapping[str, str], plan: Plan, chunk: Chunk, taken: set[tuple[str, Span]]) -> Row | None:
+    """The row of these values at the first place that no equal row has; None if no place has them all."""
+    kinds, key = {field.name: field.type for field in plan.fields}, _key(values)
+    stated = [name for name in values if kinds[name] != "yes/no"]
+    start = chunk.start
+    while stated and start < chunk.end:
+        end = file_span(chunk, start)[1]
+        text = chunk.text[start - chunk.start : end - chunk.start]
+        places = [find_all(kinds[name], values[name], text) for name in stated]
+        for spans in _windows(places, sure_borders(text)):
+            first, last = start + min(spans)[0], start + max(end for _, end in spans)
+            if (key, (first, last)) not in taken:
+                words = {name: text[slice(*span)] for name, span in zip(stated, spans, strict=True)}
+                source = source_at(chunk, first, last, sentence=True)
+                return Row({**values, **words}, source, (first, last))
+        start = end
+    return None
+
+
+def _windows(places: Sequence[Sequence[Span]], borders: Sequence[int]) -> Iterator[list[Span]]:
+    """For each place of the rarest value, the nearest of all others; the narrowest passages first.
+
+    None of them crosses one of the `borders` between records.
+    """
+    if not all(places):
+        return
+    windows = list[list[Span]]()
+    for anchor in min(places, key=len):
+        low = max((border for border in borders if border <= anchor[0]), default=0)
+        high = min((border for border in borders if border > anchor[0]), default=anchor[1] + MAX_QUOTE)
+        near = [[span for span in spans if low <= span[0] and span[1] <= high] for spans in places]
+        if all(near):
+            windows.append([min(spans, key=partial(_gap, anchor)) for spans in near])
+    yield from (window for window in sorted(windows, key=_width) if _width(window) <= MAX_QUOTE)
+
+
+def _gap(one: Span, other: Span) -> int:
+    return max(one[0] - other[1], other[0] - one[1], 0)
+
+
+def _width(spans: Sequence[Span]) -> int:
+    return max(end for _, end in spans) - min(spans)[0]

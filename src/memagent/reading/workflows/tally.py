@@ -1,0 +1,237 @@
+"""Tally: answers that add up. A model proposes rows, code checks them, and SQL counts.
+
+From the question and the beginning of the text the model plans one table and one SELECT over it. Each chunk
+is then read by itself for rows; one is kept only if a passage of the chunk has all of its values. Tables are
+read by code. No number of the answer comes from the model, so it is as right as the rows are, and says how
+many were read.
+
+That extraction followed by SQL answers what models alone cannot count is from SLIDERS (arXiv 2604.22294) and
+RAH (arXiv 2606.13643).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from pydantic import Field
+
+from memagent.concurrency import one_by_one, side_by_side
+from memagent.documents.chunking import halve
+from memagent.errors import ContextOverflowError, SettingsError
+from memagent.prompts.thoughts import without_thought
+from memagent.reading.conversations import Chunks, Conversations, Reading
+from memagent.reading.tally.answers import Coverage, answer
+from memagent.reading.tally.borders import whole_records
+from memagent.reading.tally.plan import PLAN_SCHEMA, Plan, parse_plan, read_plan
+from memagent.reading.tally.plan import Field as RowField
+from memagent.reading.tally.prompts import PROMPTS
+from memagent.reading.tally.rows import Row, find_rows, merge
+from memagent.reading.tally.tables import Grid, divide, match_columns, rows_of
+from memagent.reading.tally.values import check_installed
+from memagent.reading.workflow import Workflow
+from memagent.settings import Options
+from memagent.types import Chunk, Completion, Conversation
+
+CHUNK_TOKENS = 400
+"""The usual size of a chunk: small models overlook rows in longer ones."""
+
+_SHOWN_TOKENS = 1000  # of the beginning of the text, for the plan
+_LEAST_TOKENS = 100  # of a chunk that is read again in halves
+_TRIES = 2  # for a plan
+
+_FORECAST = Plan(row="any", fields=(RowField(name="value"),), sql="SELECT COUNT(*) FROM rows")
+
+
+class Tallying(Options):
+    """How rows are counted."""
+
+    plan: str | None = Field(
+        default=None, description="the plan of a tally, as TOML; `memagent tally --dry-run` shows one"
+    )
+    exact_names: bool = Field(
+        default=False, description="whether names that are written differently differ (tally)"
+    )
+
+
+async def tally(reading: Reading, chunks: Chunks, _memory: str = "") -> Conversations:
+    """Plan, read all chunks for rows, and count; the answer has the table that it was counted from.
+
+    Raises `SettingsError` for a plan that cannot be used, and if what parses values is not installed.
+    """
+    await asyncio.to_thread(check_installed)
+    options = reading.settings.of(Tallying)
+    beginning = await _take_beginning(reading, chunks)
+    if options.plan:
+        plan = await asyncio.to_thread(read_plan, options.plan)
+    else:
+        plan = _FORECAST
+        async for conversation, proposed in _propose(reading, beginning):
+            plan = proposed or plan
+            yield conversation
+    rows = Rows(reading, plan)
+    async with aclosing(rows.pieces(_chain(beginning, chunks))) as pieces:
+        if reading.settings.screen:  # which chunk is next is decided by what was read before it
+            taken = one_by_one(rows.read, pieces)
+        else:
+            taken = side_by_side(rows.read, pieces, reading.model.calls)
+        async with aclosing(taken):
+            async for conversations in taken:
+                for conversation in conversations:
+                    yield conversation
+    if reading.answers:
+        yield await rows.answer(options.exact_names)
+
+
+async def _take_beginning(reading: Reading, chunks: Chunks) -> list[Chunk]:
+    """The chunks that a plan is made from."""
+    most = min(_SHOWN_TOKENS, reading.window_tokens // 4)
+    beginning, tokens = list[Chunk](), 0
+    while tokens < most and (chunk := await anext(chunks, None)):
+        beginning.append(chunk)
+        tokens += chunk.tokens
+    return beginning
+
+
+async def _chain(beginning: Sequence[Chunk], chunks: Chunks) -> AsyncGenerator[Chunk, None]:
+    for chunk in beginning:
+        yield chunk
+    async for chunk in chunks:
+        yield chunk
+
+
+async def _propose(
+    reading: Reading, beginning: Sequence[Chunk]
+) -> AsyncGenerator[tuple[Conversation, Plan | None], None]:
+    """The conversations that make a plan; the second has what was wrong with the first."""
+    prompts, tokens = reading.prompts, reading.budgets.memory_tokens
+    shown = "".join(chunk.shown for chunk in beginning)
+    messages = prompts.fill("plan", question=reading.problem, text=shown)
+    for _ in range(_TRIES):
+        conversation = await reading.aside(messages, "", tokens, PLAN_SCHEMA)
+        reply = prompts.restore(without_thought(conversation.completion.text))
+        try:
+            plan = await asyncio.to_thread(parse_plan, reply)
+        except SettingsError as error:
+            mistake = str(error)
+            messages = prompts.fill("repair", question=reading.problem, plan=reply, mistake=mistake)
+            yield conversation, None
+        else:
+            yield replace(conversation, memory=plan.to_toml()), plan
+            return
+    if reading.prompts.asks:  # else it is a forecast
+        advice = "write one (memagent tally --schema FILE)"
+        raise SettingsError(
+            f"the model made no plan that can be used: {advice}. {mistake}. It wrote:\n{reply}"
+        )
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of a document, and how many of its chunks they come from."""
+
+    reading: Reading
+    plan: Plan
+    _rows: list[Row] = field(default_factory=list)
+    _seen: set[int] = field(default_factory=set)  # chunks, by index
+    _failed: set[int] = field(default_factory=set)
+    _refused: list[dict[str, str]] = field(default_factory=list)
+    _from_tables: int = 0
+    _columns: dict[tuple[str, ...], asyncio.Task[tuple[Conversation, dict[str, int]]]] = field(
+        default_factory=dict
+    )
+
+    async def pieces(self, chunks: Chunks) -> AsyncGenerator[Chunk | Grid, None]:
+        """The text and the tables of the chunks, which end where records do."""
+        heads, count = dict[str, tuple[str, ...]](), self.reading.model.count_tokens
+        async with aclosing(whole_records(chunks, count)) as whole:
+            async for chunk in whole:
+                self._seen.add(chunk.index)
+                for piece in await asyncio.to_thread(divide, chunk, heads, count):
+                    yield piece
+
+    async def read(self, piece: Chunk | Grid) -> list[Conversation]:
+        """The conversations about a piece, whose rows are taken."""
+        return await (self._read_table(piece) if isinstance(piece, Grid) else self._read_text(piece))
+
+    async def answer(self, exact_names: bool) -> Conversation:
+        """The answer, which code has counted."""
+        chunks = await self.reading.passes.count()
+        rows, merged = await asyncio.to_thread(merge, self._rows)
+        coverage = Coverage(
+            chunks=chunks,
+            passed_over=chunks - len(self._seen),
+            failed=len(self._failed),
+            rows=len(rows),
+            refused=len(self._refused),
+            merged=merged,
+            from_tables=self._from_tables,
+        )
+        text, table = await asyncio.to_thread(answer, self.plan, rows, coverage, exact_names)
+        table = {**table, "refused": self._refused}
+        return Conversation("answer", None, (), Completion(text), "", table=table)
+
+    async def _read_text(self, chunk: Chunk) -> list[Conversation]:
+        """Ask for the rows of a chunk; of one that is too long, or whose reply is no use, in halves."""
+        if not chunk.text.strip():
+            return []
+        prompts = self.reading.prompts
+        messages = prompts.fill("rows", table=self.plan.described, text=chunk.shown)
+        may_halve = chunk.tokens >= _LEAST_TOKENS and self.reading.prompts.asks
+        try:
+            update = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
+        except ContextOverflowError:
+            if not may_halve:
+                raise
+            return await self._read_halves(chunk)
+        reply = prompts.restore(without_thought(update.completion.text))
+        finds = await asyncio.to_thread(find_rows, reply, self.plan, chunk)
+        span = chunk.start, chunk.end
+        update = replace(update, chunk_index=chunk.index, span=span, source=chunk.source)
+        if update.completion.finish_reason == "length" or not finds.readable:
+            if may_halve:
+                return [update, *await self._read_halves(chunk)]
+            self._failed.add(chunk.index)
+        self._rows += finds.rows
+        self._refused += [{**values, "file": chunk.source} for values in finds.refused]
+        memory = "\n".join(row.to_json() for row in finds.rows)
+        return [replace(update, memory=memory, refused=len(finds.refused))]
+
+    async def _read_halves(self, chunk: Chunk) -> list[Conversation]:
+        halves = await asyncio.to_thread(halve, chunk, self.reading.model.count_tokens)
+        return [conversation for half in halves for conversation in await self._read_text(half)]
+
+    async def _read_table(self, grid: Grid) -> list[Conversation]:
+        """Take the rows of a table; a model is asked for its columns once, by the first piece of it."""
+        columns = match_columns(grid, self.plan, None)
+        conversations = list[Conversation]()
+        if not columns and grid.lines:
+            if asks := grid.columns not in self._columns:
+                self._columns[grid.columns] = asyncio.create_task(self._ask_columns(grid))
+            conversation, columns = await self._columns[grid.columns]
+            conversations += [conversation] if asks else []
+        rows = await asyncio.to_thread(lambda: list(rows_of(grid, columns)))
+        self._rows += rows
+        self._from_tables += len(rows)
+        return conversations
+
+    async def _ask_columns(self, grid: Grid) -> tuple[Conversation, dict[str, int]]:
+        prompts = self.reading.prompts
+        messages = prompts.fill("columns", wanted=self.plan.described, table=grid.shown)
+        conversation = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
+        reply = prompts.restore(without_thought(conversation.completion.text))
+        columns = await asyncio.to_thread(match_columns, grid, self.plan, reply)
+        return replace(conversation, chunk_index=grid.chunk.index, source=grid.chunk.source), columns
+
+
+WORKFLOW = Workflow(
+    tally,
+    PROMPTS,
+    screens=True,
+    takes_notes=True,
+    options=(Tallying,),
+    chunk_tokens=CHUNK_TOKENS,
+    counts=True,
+)

@@ -1,0 +1,94 @@
+"""What values mean, and where a text has them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from memagent.errors import SettingsError
+from memagent.reading.tally import values
+from memagent.reading.tally.names import same_names
+from memagent.reading.tally.plan import Kind
+from memagent.reading.tally.values import Meaning, date_order, find_all, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "currency"),
+    [
+        ("1,240.50 EUR", 1240.5, "EUR"), ("£980", 980, "GBP"), ("2.450,00 EUR", 2450, "EUR"),
+        ("310 euros", 310, "EUR"), ("-5.20 $", -5.2, "USD"), ("€1.2 million", 1_200_000, "EUR"),
+        ("(1,200)", -1200, None), ("12,000 dollars", 12000, "USD"), ("CHF 3", 3, "CHF"), ("3k", 3000, None),
+        ("forty", None, None), ("between 3 and 5", None, None), ("", None, None),
+    ],
+)  # fmt: skip
+def test_money(text: str, value: float | None, currency: str | None) -> None:
+    assert parse("money", text) == Meaning(value, currency)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("14 January 2025", "2025-01-14"), ("2025-01-14", "2025-01-14"), ("14.01.2025", "2025-01-14"),
+        ("2. März 2025", "2025-03-02"), ("March 2025", "2025-03"), ("3/4/2025", None),
+        ("13/4/2025", "2025-04-13"),
+        ("2025", None), ("12", None), ("yesterday", None), ("Q1 2025", None), ("3 February", None),
+        ("2025-0113", None),
+    ],
+)  # fmt: skip
+def test_dates_that_do_not_say_which_day_are_not_guessed(text: str, value: str | None) -> None:
+    assert parse("date", text).value == value
+
+
+def test_dates_in_figures_follow_the_others_of_their_column() -> None:
+    assert parse("date", "3/4/2025", date_order(["13/4/2025", "1/2/2025"])).value == "2025-04-03"
+    assert parse("date", "3/4/2025", date_order(["4/13/2025"])).value == "2025-03-04"
+    assert date_order(["13/4/2025", "4/13/2025"]) == date_order(["1/2/2025"]) == ""
+
+
+@pytest.mark.parametrize(("text", "value"), [("yes", 1), ("No", 0), ("TRUE", 1), ("perhaps", None)])
+def test_yes_or_no(text: str, value: int | None) -> None:
+    assert parse("yes/no", text).value == value
+
+
+TEXT = (
+    "Hamburg, 14 January 2025: 1,240.50 EUR to Nordholz  GmbH, invoice 2025-0113; "
+    "EUR 5, 5 apples, Ann's 12.5 kg"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        ("money", "1240.5 EUR", ["1,240.50 EUR"]), ("money", "1240.50", ["1,240.50 EUR"]),
+        ("money", "1240.50 USD", []), ("money", "240.50", []), ("number", "5", ["EUR 5", "5"]),
+        ("date", "2025-01-14", ["14 January 2025"]), ("date", "14 january 2025", ["14 January 2025"]),
+        ("text", "nordholz gmbh", ["Nordholz  GmbH"]), ("text", "Nordholz", ["Nordholz"]),
+        ("text", "Nord", []),
+        ("text", "...", []), ("number", "12.5", ["12.5"]), ("number", "2", []),
+    ],
+)  # fmt: skip
+def test_values_are_found_as_values(kind: Kind, value: str, found: list[str]) -> None:
+    assert [TEXT[start:end] for start, end in find_all(kind, value, TEXT)] == found
+
+
+def test_the_same_name_written_differently_is_one() -> None:
+    names = [
+        "Müller GmbH",
+        "Müller GmbH",
+        "MUELLER GMBH",
+        "Muller GmbH",
+        "Plant 11",
+        "Plant 12",
+        "Miller GmbH",
+    ]
+    assert same_names(names) == {"MUELLER GMBH": "Müller GmbH", "Muller GmbH": "Müller GmbH"}
+
+
+def test_what_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dateparser", None)
+    values.load.cache_clear()
+    with pytest.raises(
+        SettingsError, match=r"tally needs dateparser: run python -m pip install -e '\.\[tally\]'"
+    ):
+        values.check_installed()
