@@ -41,7 +41,7 @@ async def read_through(reading: Read) -> None:
         pass
 
 
-@pytest.mark.parametrize("workflow", workflows())
+@pytest.mark.parametrize("workflow", [name for name, workflow in workflows().items() if not workflow.counts])
 def test_every_workflow_finds_all_values_and_no_others(workflow: str, tmp_path: Path) -> None:
     values = [str(10_000 + number) for number in range(6)]
     paragraphs = []
