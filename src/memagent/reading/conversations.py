@@ -20,7 +20,7 @@ from memagent.prompts import UNCHANGED, Prompts
 from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
-from memagent.reading.replies import ReplyReader, Verdict, read_plain_note, settle
+from memagent.reading.replies import MemoryChange, ReplyReader, read_plain_note, settle
 from memagent.reading.verdicts import log_odds
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
@@ -137,43 +137,43 @@ class Reading:
             source=chunk.source,
             seconds=seconds,
         )
-        verdict = read_reply(completion.text, memory, self.prompts)
-        if not isinstance(verdict, Verdict):
-            verdict = await verdict
-        if verdict.action == "ask":
-            return await self._ask(update, verdict)
-        if verdict.action == "note":
+        change = read_reply(completion.text, memory, self.prompts)
+        if not isinstance(change, MemoryChange):
+            change = await change
+        if change.action == "ask":
+            return await self._ask(update, change)
+        if change.action == "note":
             return await self._note(update, chunk)
-        return [await self._after(update, verdict, completion)]
+        return [await self._after(update, change, completion)]
 
-    async def _ask(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
+    async def _ask(self, update: Conversation, change: MemoryChange) -> list[Conversation]:
         """The update, and the conversation that asks what its reply was, with the resulting memory.
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
         asked = await self._follow(
-            update, self.prompts.fill("check", problem=self.problem, memory=update.memory, reply=verdict.text)
+            update, self.prompts.fill("check", problem=self.problem, memory=update.memory, reply=change.text)
         )
         said = asked.completion.text if asked else ""
-        settled = await asyncio.to_thread(settle, verdict, said, update.memory, self.fits_memory)
+        settled = await asyncio.to_thread(settle, change, said, update.memory, self.fits_memory)
         last = await self._after(asked or update, settled, update.completion)
         return [update, last] if asked else [last]
 
     async def _note(self, update: Conversation, chunk: Chunk) -> list[Conversation]:
-        """The update, whose reply was no verdict, and the conversation that asks for a note instead.
+        """The update, whose reply was of no use, and the conversation that asks for a note instead.
 
         The note is kept below the memory if it is to the purpose and there is room. If the question does not
         fit the window, it is not asked.
         """
-        first = await self._after(update, Verdict("keep"), update.completion)
+        first = await self._after(update, MemoryChange("keep"), update.completion)
         asked = await self._follow(update, self.prompts.fill("note", problem=self.problem, chunk=chunk.shown))
         if asked is None:
             return [first]
         note = self.prompts.restore(without_thought(asked.completion.text))
-        verdict = read_plain_note(note, update.memory, self.problem, chunk.text)
-        if verdict.action == "replace" and not await asyncio.to_thread(self.fits_memory, verdict.text):
-            verdict = Verdict("keep")
-        return [first, await self._after(asked, verdict, asked.completion)]
+        change = read_plain_note(note, update.memory, self.problem, chunk.text)
+        if change.action == "replace" and not await asyncio.to_thread(self.fits_memory, change.text):
+            change = MemoryChange("keep")
+        return [first, await self._after(asked, change, asked.completion)]
 
     async def _follow(self, update: Conversation, messages: tuple[Message, ...]) -> Conversation | None:
         """A second conversation over the chunk of an update; None if its prompt does not fit the window."""
@@ -183,13 +183,13 @@ class Reading:
             return None
         return replace(update, messages=messages, completion=completion, seconds=seconds)
 
-    async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
-        """The update with the memory that results from the verdict on what was `written`."""
-        before, after = update.memory, verdict.memory_after(update.memory)
+    async def _after(self, update: Conversation, change: MemoryChange, written: Completion) -> Conversation:
+        """The update with the memory that the change makes of it; `written` is the completion of its text."""
+        before, after = update.memory, change.memory_after(update.memory)
         said = without_thought(written.text)
         ignored = said[:MAX_IGNORED] if after == before and said != UNCHANGED else ""
-        update = replace(update, enough=verdict.enough, ignored=ignored, memory=after)
-        update = replace(update, refused=verdict.refused, given_up=verdict.given_up)
+        update = replace(update, enough=change.enough, ignored=ignored, memory=after)
+        update = replace(update, refused=change.refused, given_up=change.given_up)
         if after == before or self._is_within_budget(after, written):
             return update
         return await self.with_memory(update, after)

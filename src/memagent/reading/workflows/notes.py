@@ -20,7 +20,7 @@ from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.finds import Finds, shown_of
 from memagent.reading.locating import count_words
-from memagent.reading.replies import Verdict
+from memagent.reading.replies import MemoryChange
 from memagent.reading.workflow import Workflow
 from memagent.types import Chunk, Conversation, Message
 
@@ -43,7 +43,7 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
         return reading.prompts.fill("note", problem=reading.problem, chunk=shown)
 
     async def take(chunk: Chunk) -> _Taken:
-        updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)
+        updates = noting.update(chunk, "", lambda *_: MemoryChange("keep"), prompt)
         return chunk, [update async for update in updates]
 
     if reading.settings.screen:  # which chunk is next is decided by the memory of all before it
