@@ -59,9 +59,9 @@ async def aread(
     if not isinstance(source, Document):
         paths = [source] if isinstance(source, str | os.PathLike) else source
         source = await asyncio.to_thread(open_document, *paths)
-    place = Path(trace) if trace else None
+    path = Path(trace) if trace else None
     async with nullcontext(engine) if engine else open_engine(settings.engine) as opened:
-        read = Read(problem, source, opened, settings.read, trace=place, resume=resume)
+        read = Read(problem, source, opened, settings.read, trace=path, resume=resume)
         conversations = tuple([conversation async for conversation in read])
     return Trajectory(example_id="", conversations=conversations, answer=read.answer, found=read.has_answer)
 

@@ -71,9 +71,9 @@ class Reading:
 
     async def count_room(self) -> int:
         """How many tokens a prompt leaves for the document. Raises `SettingsError` if none are left."""
-        taken = await self.count_tokens(self.prompts.bare_text) + await self.count_tokens(self.problem)
+        fixed = await self.count_tokens(self.prompts.bare_text) + await self.count_tokens(self.problem)
         reply = self.budgets.answer_tokens + self.budgets.answer_thought_tokens
-        room = self.window_tokens - taken - reply - _SLACK_TOKENS
+        room = self.window_tokens - fixed - reply - _SLACK_TOKENS
         if room <= _SLACK_TOKENS:
             raise SettingsError(
                 f"a window of {self.window_tokens} tokens leaves no room for a document beside a reply of "
@@ -151,13 +151,13 @@ class Reading:
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
-        asked = await self._follow(
+        check = await self._follow(
             update, self.prompts.fill("check", problem=self.problem, memory=update.memory, reply=change.text)
         )
-        said = asked.completion.text if asked else ""
-        settled = await asyncio.to_thread(settle, change, said, update.memory, self.fits_memory)
-        last = await self._after(asked or update, settled, update.completion)
-        return [update, last] if asked else [last]
+        reply = check.completion.text if check else ""
+        settled = await asyncio.to_thread(settle, change, reply, update.memory, self.fits_memory)
+        last = await self._after(check or update, settled, update.completion)
+        return [update, last] if check else [last]
 
     async def _note(self, update: Conversation, chunk: Chunk) -> list[Conversation]:
         """The update, whose reply was of no use, and the conversation that asks for a note instead.
@@ -166,14 +166,16 @@ class Reading:
         fit the window, it is not asked.
         """
         first = await self._after(update, MemoryChange("keep"), update.completion)
-        asked = await self._follow(update, self.prompts.fill("note", problem=self.problem, chunk=chunk.shown))
-        if asked is None:
+        follow_up = await self._follow(
+            update, self.prompts.fill("note", problem=self.problem, chunk=chunk.shown)
+        )
+        if follow_up is None:
             return [first]
-        note = self.prompts.restore(without_thought(asked.completion.text))
+        note = self.prompts.restore(without_thought(follow_up.completion.text))
         change = read_plain_note(note, update.memory, self.problem, chunk.text)
         if change.action == "replace" and not await asyncio.to_thread(self.fits_memory, change.text):
             change = MemoryChange("keep")
-        return [first, await self._after(asked, change, asked.completion)]
+        return [first, await self._after(follow_up, change, follow_up.completion)]
 
     async def _follow(self, update: Conversation, messages: tuple[Message, ...]) -> Conversation | None:
         """A second conversation over the chunk of an update; None if its prompt does not fit the window."""
@@ -186,8 +188,8 @@ class Reading:
     async def _after(self, update: Conversation, change: MemoryChange, written: Completion) -> Conversation:
         """The update with the memory that the change makes of it; `written` is the completion of its text."""
         before, after = update.memory, change.memory_after(update.memory)
-        said = without_thought(written.text)
-        ignored = said[:MAX_IGNORED] if after == before and said != UNCHANGED else ""
+        reply = without_thought(written.text)
+        ignored = reply[:MAX_IGNORED] if after == before and reply != UNCHANGED else ""
         update = replace(update, enough=change.enough, ignored=ignored, memory=after)
         update = replace(update, refused=change.refused, given_up=change.given_up)
         if after == before or self._is_within_budget(after, written):
@@ -208,10 +210,10 @@ class Reading:
     async def with_memory(self, update: Conversation, memory: str) -> Conversation:
         """The update with this memory, cut to its budget; if it is cut, the finish reason says so."""
         budget, count = self.budgets.memory_tokens, self.model.count_tokens
-        kept = await asyncio.to_thread(shorten, memory, budget, count)
-        if kept != memory:
+        shortened = await asyncio.to_thread(shorten, memory, budget, count)
+        if shortened != memory:
             update = replace(update, completion=replace(update.completion, finish_reason="length"))
-        return replace(update, memory=kept)
+        return replace(update, memory=shortened)
 
     async def judge(self, chunk: Chunk, known: str = "") -> Conversations:
         """Ask whether a chunk helps with the problem, beside what is `known`.
@@ -235,10 +237,10 @@ class Reading:
         span = chunk.start, chunk.end
         yield replace(conversation, chunk_index=chunk.index, span=span, source=chunk.source)
 
-    async def judge_text(self, shown: str, memory: str = "", known: str = "") -> Conversation:
+    async def judge_text(self, text: str, memory: str = "", known: str = "") -> Conversation:
         """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""
         name = "further" if known else "verdict"
-        messages = self.prompts.fill(name, problem=self.problem, chunk=shown, memory=known)
+        messages = self.prompts.fill(name, problem=self.problem, chunk=text, memory=known)
         completion, seconds = await self._complete(messages, 1, 0, verdict=True)
         completion = replace(completion, finish_reason="stop")  # one word was asked for: it is not cut
         odds = log_odds(completion.alternatives)
@@ -251,23 +253,23 @@ class Reading:
         completion, seconds = await self._complete(messages, max_tokens, json_schema=json_schema)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
-    async def conclude(self, memory: str, shown: str | None = None, doubtful: bool = False) -> Conversations:
-        """Answer from the memory, or from what is `shown` in its place, if an answer is wanted.
+    async def conclude(self, memory: str, text: str | None = None, doubtful: bool = False) -> Conversations:
+        """Answer from the memory, or from the `text` that stands in its place, if an answer is wanted.
 
-        From an empty memory nobody answers: the model would have to invent. Raises as `answer` does.
+        An empty memory is not answered from: the model would have to invent. Raises as `answer` does.
         """
         if self.answers and memory:
-            yield await self.answer(memory if shown is None else shown, memory, doubtful)
+            yield await self.answer(memory if text is None else text, memory, doubtful)
 
-    async def answer(self, shown: str, memory: str = "", doubtful: bool = False) -> Conversation:
-        """Answer the problem from `shown`, which is the memory or stands in its place.
+    async def answer(self, text: str, memory: str = "", doubtful: bool = False) -> Conversation:
+        """Answer the problem from `text`, which is the memory or stands in its place.
 
         `memory` is recorded as the memory. If it is `doubtful` whether the answer is there, the model may say
         that it is not. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
         may_decline = doubtful and "doubt" in self.prompts.own  # which templates for one prompt may lack
         name, budgets = "doubt" if may_decline else "answer", self.budgets
-        messages = self.prompts.fill(name, problem=self.problem, memory=shown)
+        messages = self.prompts.fill(name, problem=self.problem, memory=text)
         thought_tokens = budgets.answer_thought_tokens
         completion, seconds = await self._complete(messages, budgets.answer_tokens, thought_tokens)
         if not without_thought(completion.text):

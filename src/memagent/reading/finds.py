@@ -25,7 +25,7 @@ _COVERAGE_FLOOR = 0.02  # and a chunk what the problem asks for
 
 
 def shown_of(reading: Reading, memory: str) -> str:
-    """What the answer is made from if the memory was kept by an earlier read. Blocks."""
+    """What the answer is made from if the memory comes from an earlier read. Blocks."""
     return Finds(reading, memory).shown
 
 
@@ -34,27 +34,27 @@ class Finds:
 
     def __init__(self, reading: Reading, memory: str) -> None:
         self._reading, self.rarity = reading, Rarity()
-        self._finds = [Find((it.source,)) for it in excerpts_of(memory)]
+        self._finds = [Find((excerpt.source,)) for excerpt in excerpts_of(memory)]
         self.memory = memory
 
     @property
     def shown(self) -> str:
-        """The best of what is kept as the answer is made from it: in the document's order, with files."""
-        worth = [self._worth(it) for it in self._finds]
+        """The best finds, as the answer is made from them: in the document's order, with their files."""
+        worth = [self._worth(find) for find in self._finds]
         ranked = sorted(worth, reverse=True)[:MAX_SHOWN]
         least = min(ranked[-1], _AS_GOOD * ranked[0]) if ranked else 0.0
         best = [find for find, much in zip(self._finds, worth, strict=True) if much >= least]
-        several = len({source.file for it in best for source in it.sources}) > 1
-        lines = [it.text for it in best]
+        several = len({source.file for find in best for source in find.sources}) > 1
+        lines = [find.text for find in best]
         if several:
-            sources = [source for it in best for source in it.sources]
-            lines = [f"{it.file}: {' '.join(it.excerpt.split())}" for it in sources]
-        return "\n".join(f"- {it}" for it in lines)
+            sources = [source for find in best for source in find.sources]
+            lines = [f"{source.file}: {' '.join(source.excerpt.split())}" for source in sources]
+        return "\n".join(f"- {line}" for line in lines)
 
     @property
     def is_doubtful(self) -> bool:
         """Whether the finds have too little of what the problem says."""
-        return falls_short(self._reading.problem, [it.text for it in self._finds], self.rarity)
+        return falls_short(self._reading.problem, [find.text for find in self._finds], self.rarity)
 
     def take(self, update: Conversation, chunk: Chunk) -> Conversation:
         """Keep what the note of an update is worth; returns the update with the memory as it is then."""
@@ -64,7 +64,7 @@ class Finds:
         span = update.span or (chunk.start, chunk.end)
         find = locate(note, self._reading.problem, chunk, span, self.rarity)
         given_up = 0
-        if find and find.text not in {it.text for it in self._finds}:
+        if find and find.text not in {other.text for other in self._finds}:
             self._finds.append(find)
             given_up = self._fit()
         ignored = reply[:MAX_IGNORED] if self.memory == before else ""
@@ -77,7 +77,7 @@ class Finds:
         """
         given_up = 0
         while self._finds:
-            self.memory = memory_of(Excerpt(source) for it in self._finds for source in it.sources)
+            self.memory = memory_of(Excerpt(source) for find in self._finds for source in find.sources)
             if self._reading.fits_memory(self.memory):
                 return given_up
             worst = min(self._finds, key=self._worth)

@@ -45,11 +45,11 @@ class Gathering:
             if await self._reading.count_tokens(both) <= budgets.memory_tokens:
                 self.memory = both
                 return []
-        waiting, made = BETWEEN.join([*self._waiting, note]), list[Conversation]()
+        waiting, merges = BETWEEN.join([*self._waiting, note]), list[Conversation]()
         if self._waiting and await self._reading.count_tokens(waiting) > budgets.chunk_tokens:
-            made = await self.merge()
+            merges = await self.merge()
         self._waiting.append(note)
-        return made
+        return merges
 
     async def merge(self) -> list[Conversation]:
         """Merge the waiting notes into the memory. Returns the conversations that it took."""
@@ -58,10 +58,10 @@ class Gathering:
         reading, before = self._reading, self.text
         notes = await asyncio.to_thread(as_chunk, self._waiting, reading.model.count_tokens)
 
-        def prompt(shown: str, memory: str) -> tuple[Message, ...]:
-            return reading.prompts.fill("merge", problem=reading.problem, chunk=shown, memory=memory)
+        def prompt(text: str, memory: str) -> tuple[Message, ...]:
+            return reading.prompts.fill("merge", problem=reading.problem, chunk=text, memory=memory)
 
-        updates = [it async for it in reading.update(notes, self.memory, read_gated, prompt)]
+        updates = [update async for update in reading.update(notes, self.memory, read_gated, prompt)]
         if not updates[-1].memory:  # a model that leaves an empty memory unchanged must not lose the notes
             updates[-1] = await reading.with_memory(updates[-1], notes.text)
         self.memory = updates[-1].memory

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from memagent.documents.tokens import UNSPACED
-from memagent.reading.quotes import is_telling, place_of, says
+from memagent.reading.quotes import find_span, is_telling, says
 from memagent.types import Chunk, Conversation, Part
 
 _LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
@@ -169,13 +169,13 @@ def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> S
     """
     if not is_telling(statement):
         return None
-    place = place_in(chunk, statement, span)
+    place = find_in_chunk(chunk, statement, span)
     return source_at(chunk, *place, sentence=True) if place else None
 
 
 def narrow(source: Source, statement: str) -> Source:
     """The sentence of a source that says a statement; the whole of it if several say it together."""
-    text, span = source.excerpt, place_of(statement, source.excerpt)
+    text, span = source.excerpt, find_span(statement, source.excerpt)
     for paragraph in between(text, 0, len(text), PARAGRAPH_END):
         for start, end in sentences(text, *paragraph):
             if span and start <= span[0] and span[1] <= end:
@@ -186,7 +186,7 @@ def narrow(source: Source, statement: str) -> Source:
     return source
 
 
-def place_in(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> tuple[int, int] | None:
+def find_in_chunk(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> tuple[int, int] | None:
     """Where a file in a chunk says words, as a span of the whole document; None if none of them does.
 
     With a `span` of the whole document, only that part of the chunk is searched.
@@ -194,7 +194,7 @@ def place_in(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> t
     start, last = span or (chunk.start, chunk.end)
     while start < last:
         end = min(file_span(chunk, start)[1], last)
-        if place := place_of(words, chunk.text[start - chunk.start : end - chunk.start]):
+        if place := find_span(words, chunk.text[start - chunk.start : end - chunk.start]):
             return start + place[0], start + place[1]
         start = end
     return None
