@@ -87,10 +87,11 @@ def read_plain_note(note: str, memory: str, problem: str, text: str) -> MemoryCh
     It is added below the memory if most of its own words stand in the text, some of them are new to the
     memory, and the text has words of the problem.
     """
-    asked, there = telling(problem), frozenset(stems(text))
-    own = telling(note) - asked
-    stands = len(own & there) * 2 >= len(own) and bool((own & there) - telling(memory))
-    if not stands or (asked and not asked & there):
+    problem_words, text_words = telling(problem), frozenset(stems(text))
+    own_words = telling(note) - problem_words
+    supported = own_words & text_words
+    stands = len(supported) * 2 >= len(own_words) and bool(supported - telling(memory))
+    if not stands or (problem_words and not problem_words & text_words):
         return MemoryChange("keep")
     return MemoryChange("replace", f"{memory}\n{note}".strip())
 
@@ -108,8 +109,8 @@ def read_answer(last: Conversation, prompts: Prompts) -> str:
     """The answer of a read by its last conversation: if that is an update, its memory. Empty for none."""
     if last.kind == "update":
         return last.memory
-    said = prompts.restore(without_thought(last.completion.text))
-    return "" if "doubt" in prompts.own and is_declined(said) else said
+    answer = prompts.restore(without_thought(last.completion.text))
+    return "" if "doubt" in prompts.own and is_declined(answer) else answer
 
 
 def is_declined(reply: str) -> bool:
@@ -125,10 +126,10 @@ def read_gap(reply: str, prompts: Prompts) -> str:
 
 def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
     """The answer to the template `check`; `ask` if it has neither of the two words, or both."""
-    said = set(re.findall(r"\w+", without_thought(reply).upper()))
-    if MEMORY in said and UNCHANGED not in said:
+    reply_words = set(re.findall(r"\w+", without_thought(reply).upper()))
+    if MEMORY in reply_words and UNCHANGED not in reply_words:
         return "replace"
-    return "keep" if UNCHANGED in said and MEMORY not in said else "ask"
+    return "keep" if UNCHANGED in reply_words and MEMORY not in reply_words else "ask"
 
 
 def settle(change: MemoryChange, check: str, memory: str, fits: Callable[[str], bool]) -> MemoryChange:
@@ -155,20 +156,20 @@ def _by_markers(text: str, prompts: Prompts) -> MemoryChange:
         text, enough = _without_enough(text)
         text = _unwrap(text, prompts.tags)  # ENOUGH may stand behind a code fence
     marked = prompts.replies == "marked"
-    found = _MARKED.match(text) if marked else None
-    body = _unwrap(text[found.end() :] if found else text, prompts.tags)
+    marker = _MARKED.match(text) if marked else None
+    body = _unwrap(text[marker.end() :] if marker else text, prompts.tags)
     if _bare(body) == UNCHANGED:
         return MemoryChange("keep", "", enough)
     if (
         not enough
         and prompts.asks
         and "note" in prompts.own
-        and (not body or _echoes(body, found is not None, prompts))
+        and (not body or _echoes(body, marker is not None, prompts))
     ):
         return MemoryChange("note")
     if body in ("", prompts.empty_memory):
         return MemoryChange("keep", "", enough)
-    explained = found is not None and len(body) > _SHORT_CHARACTERS
+    explained = marker is not None and len(body) > _SHORT_CHARACTERS
     return MemoryChange("replace" if explained else "ask", body, enough)
 
 
@@ -177,9 +178,9 @@ def _echoes(text: str, marked: bool, prompts: Prompts) -> bool:
 
     One such word below a marker may be meant.
     """
-    said = _bare(text)
-    repeated = f" {said} " in f" {_bare(prompts.update, most=None)} "
-    return text == prompts.empty_memory or (repeated and not (marked and " " not in said))
+    bare = _bare(text)
+    repeated = f" {bare} " in f" {_bare(prompts.update, most=None)} "
+    return text == prompts.empty_memory or (repeated and not (marked and " " not in bare))
 
 
 def _without_enough(text: str) -> tuple[str, bool]:

@@ -103,7 +103,7 @@ class Provenance:
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._chunks: dict[int, Chunk] = {}
         self._ended: dict[int, None] = {}  # chunks that were read; a question about a reply may follow
-        self._statements = {it.text: it.source for it in statements}
+        self._statements = {statement.text: statement.source for statement in statements}
         self._dropped: dict[str, Source] = {}  # no longer in the memory, but may come back
 
     def chunk(self, chunk: Chunk) -> None:
@@ -140,7 +140,9 @@ class Provenance:
         known = [source for source in self._statements.values() if source]
         return tuple(
             Statement(
-                text, self._statements.get(text) or next((it for it in known if says(it.excerpt, text)), None)
+                text,
+                self._statements.get(text)
+                or next((source for source in known if says(source.excerpt, text)), None),
             )
             for text in statements_of(answer)
         )
@@ -169,8 +171,8 @@ def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> S
     """
     if not is_telling(statement):
         return None
-    place = find_in_chunk(chunk, statement, span)
-    return source_at(chunk, *place, sentence=True) if place else None
+    match = find_in_chunk(chunk, statement, span)
+    return source_at(chunk, *match, sentence=True) if match else None
 
 
 def narrow(source: Source, statement: str) -> Source:
@@ -194,8 +196,8 @@ def find_in_chunk(chunk: Chunk, words: str, span: tuple[int, int] | None = None)
     start, last = span or (chunk.start, chunk.end)
     while start < last:
         end = min(file_span(chunk, start)[1], last)
-        if place := find_span(words, chunk.text[start - chunk.start : end - chunk.start]):
-            return start + place[0], start + place[1]
+        if match := find_span(words, chunk.text[start - chunk.start : end - chunk.start]):
+            return start + match[0], start + match[1]
         start = end
     return None
 
@@ -215,7 +217,7 @@ def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> 
 def file_span(chunk: Chunk, start: int) -> tuple[int, int]:
     """The part of a chunk, as a span of the whole document, that belongs to the file at offset `start`."""
     part = _part_at(chunk, start)
-    same = [it for it in chunk.parts if (it.source, it.offset) == (part.source, part.offset)]
+    same = [other for other in chunk.parts if (other.source, other.offset) == (part.source, part.offset)]
     return same[0].start, same[-1].end
 
 
@@ -228,7 +230,7 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
 
     Where it is not, nothing is added: half a sentence may say what the whole one does not.
     """
-    text, (low, high) = chunk.text, (place - chunk.start for place in file_span(chunk, start))
+    text, (low, high) = chunk.text, (offset - chunk.start for offset in file_span(chunk, start))
     start, end = start - chunk.start, end - chunk.start
     first, last = max(start - _CONTEXT, low), min(end + _CONTEXT, high)
     before, after = text[first:start], text[end:last]
@@ -244,14 +246,14 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     return chunk.start + start - len(before), chunk.start + end + len(after)
 
 
-def place(statements: Iterable[Statement], beginnings: Mapping[str, int]) -> tuple[Statement, ...]:
-    """The statements, each source with its place in the document, whose files begin at these offsets."""
+def add_offsets(statements: Iterable[Statement], beginnings: Mapping[str, int]) -> tuple[Statement, ...]:
+    """The statements, each source with its offset in the document, in which files begin at `beginnings`."""
     placed = []
-    for it in statements:
-        source = it.source
+    for statement in statements:
+        source = statement.source
         if source and source.at is None and (begins := beginnings.get(source.file)) is not None:
-            it = replace(it, source=replace(source, at=begins + source.start))
-        placed.append(it)
+            statement = replace(statement, source=replace(source, at=begins + source.start))
+        placed.append(statement)
     return tuple(placed)
 
 
@@ -259,11 +261,11 @@ def statements_from(recorded: Iterable[Mapping[str, Any]]) -> tuple[Statement, .
     """Statements with their sources, from the JSON of `dataclasses.asdict`."""
     return tuple(
         Statement(
-            it["text"],
-            it["source"] and Source(**it["source"]),
-            tuple(Source(**near) for near in it["nearest"]),
+            record["text"],
+            record["source"] and Source(**record["source"]),
+            tuple(Source(**near) for near in record["nearest"]),
         )
-        for it in recorded
+        for record in recorded
     )
 
 
@@ -278,8 +280,10 @@ def sentences(text: str, start: int, end: int) -> Iterator[Span]:
 
 def between(text: str, start: int, end: int, border: re.Pattern[str]) -> Iterator[Span]:
     """What stands between borders, without the white space around it."""
-    ends = [(it.start(), it.end()) for it in border.finditer(text, start, end)]
-    for first, last in zip([start, *(it[1] for it in ends)], [*(it[0] for it in ends), end], strict=True):
+    borders = [match.span() for match in border.finditer(text, start, end)]
+    for first, last in zip(
+        [start, *(last for _, last in borders)], [*(first for first, _ in borders), end], strict=True
+    ):
         piece = text[first:last]
         if bare := piece.strip():
             first += len(piece) - len(piece.lstrip())

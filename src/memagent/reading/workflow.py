@@ -119,9 +119,9 @@ class Workflow:
         return {name: model.calls if value is None else value for name, value in values.items()}
 
 
-async def chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
-    """Chunks that were taken already, and the rest."""
-    for chunk in begun:
+async def chain(first: Sequence[Chunk], rest: Chunks) -> Chunks:
+    """The first chunks, which were read ahead, and then the rest."""
+    for chunk in first:
         yield chunk
     async for chunk in rest:
         yield chunk
@@ -151,23 +151,23 @@ async def in_turn(
     """
     ahead = 1 if reading.settings.screen or may_stop else reading.settings.of(Lookahead).lookahead
     most = min(ahead, reading.model.calls)
-    asked: deque[tuple[Chunk, _Task]] = deque()
+    pending: deque[tuple[Chunk, _Task]] = deque()
     again: deque[Chunk] = deque()
     wasted: list[_Task] = []
     width, failure = 1, None
     try:
         while True:
             try:
-                while len(asked) < width:
+                while len(pending) < width:
                     chunk = again.popleft() if again else await anext(chunks, None)
                     if chunk is None:
                         break
-                    asked.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
+                    pending.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
             except MemAgentError as error:  # its turn comes after those that were asked about before
                 failure = error
-            if not asked:
+            if not pending:
                 break
-            updates = await asked.popleft()[1]
+            updates = await pending.popleft()[1]
             late = [task for task in wasted if not task.done()][-most:]
             unused = await _await_unused([task for task in wasted if task not in late], memory)
             wasted = late
@@ -177,15 +177,15 @@ async def in_turn(
                 width = min(width + 1, most)
                 continue
             memory, width = updates[-1].memory, 1
-            wasted += [task for _, task in asked]
-            again.extendleft(chunk for chunk, _ in reversed(asked))
-            asked.clear()
+            wasted += [task for _, task in pending]
+            again.extendleft(chunk for chunk, _ in reversed(pending))
+            pending.clear()
         if unused := await _await_unused(wasted, memory):
             yield unused
         if failure:
             raise failure
     finally:
-        running = [*wasted, *(task for _, task in asked)]
+        running = [*wasted, *(task for _, task in pending)]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -197,10 +197,12 @@ async def _all(conversations: Conversations) -> list[Conversation]:
 
 async def _await_unused(tasks: list[_Task], memory: str) -> list[Conversation]:
     """The conversations of wasted calls; a call that failed is made again in its turn."""
-    made: list[Conversation] = []
+    conversations: list[Conversation] = []
     for task in tasks:
         try:
-            made += [replace(it, memory=memory, unused=True) for it in await task]
+            conversations += [
+                replace(conversation, memory=memory, unused=True) for conversation in await task
+            ]
         except EngineError:
             continue
-    return made
+    return conversations

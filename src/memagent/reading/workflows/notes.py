@@ -27,7 +27,7 @@ from memagent.types import Chunk, Conversation, Message
 NOTE_TOKENS = 48
 """The longest note."""
 
-_Taken = tuple[Chunk, list[Conversation]]
+_Noted = tuple[Chunk, list[Conversation]]
 
 
 async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
@@ -39,19 +39,19 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
     room = min(NOTE_TOKENS, reading.budgets.memory_tokens)
     noting = replace(reading, budgets=replace(reading.budgets, memory_tokens=room))
 
-    def prompt(shown: str, _: str) -> tuple[Message, ...]:
-        return reading.prompts.fill("note", problem=reading.problem, chunk=shown)
+    def prompt(text: str, _: str) -> tuple[Message, ...]:
+        return reading.prompts.fill("note", problem=reading.problem, chunk=text)
 
-    async def take(chunk: Chunk) -> _Taken:
+    async def take(chunk: Chunk) -> _Noted:
         updates = noting.update(chunk, "", lambda *_: MemoryChange("keep"), prompt)
         return chunk, [update async for update in updates]
 
     if reading.settings.screen:  # which chunk is next is decided by the memory of all before it
-        taken = one_by_one(take, chunks)
+        batches = one_by_one(take, chunks)
     else:
-        taken = side_by_side(take, chunks, reading.model.calls)
-    async with aclosing(taken):
-        async for chunk, updates in taken:
+        batches = side_by_side(take, chunks, reading.model.calls)
+    async with aclosing(batches):
+        async for chunk, updates in batches:
             await asyncio.to_thread(count_words, chunk, finds.rarity)
             for update in updates:
                 yield await asyncio.to_thread(finds.take, update, chunk)
