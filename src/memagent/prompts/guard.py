@@ -113,7 +113,7 @@ class Guard:
     turns: bool = True
 
     def neutralise(self, text: str) -> str:
-        """`text` with a dot wherever it could pass for structure; the rest stays as it is.
+        """`text` with a dot wherever it could pass for structure, and otherwise unchanged.
 
         Lone surrogates, which UTF-8 cannot encode, and NUL, which ends a prompt on some servers, become
         U+FFFD.

@@ -114,13 +114,13 @@ def _texts(module: ast.Module) -> dict[str, str]:
 
 def _ours(name: str, template: str) -> str:
     """A template of `str.format` with the slots of `Prompts`."""
-    made = ""
+    converted = ""
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
         raise SettingsError(f"{name} is not a template of str.format: {error}") from error
     for literal, slot, form, conversion in parts:
-        made += literal.replace("{", "{{").replace("}", "}}")
+        converted += literal.replace("{", "{{").replace("}", "}}")
         if slot is None:
             continue
         if slot not in _OUR_SLOTS or form or conversion:
@@ -128,5 +128,5 @@ def _ours(name: str, template: str) -> str:
                 f"{name} has the slot {{{slot}}}, which nothing here fills: this reader needs its authors' "
                 "program, or prompts of your own in a TOML file"
             )
-        made += f"{{{_OUR_SLOTS[slot]}}}"
-    return made
+        converted += f"{{{_OUR_SLOTS[slot]}}}"
+    return converted

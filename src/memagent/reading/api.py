@@ -102,7 +102,7 @@ class _CountingEngine:
     """Answers every prompt with as many tokens as allowed, which is the most expensive case.
 
     No two replies are alike, so each counts as a new note. A model that was trained to give verdicts finds
-    that every chunk may help; others are taken to tell no log-probabilities: notes on all chunks cost more.
+    that every chunk may help; others are assumed to give no log-probabilities: notes on all chunks cost more.
     """
 
     def __init__(self, model: Model) -> None:
@@ -137,7 +137,7 @@ def begin_forecast(problem: str, document: Document, model: Model, settings: Rea
 
 
 async def forecast(problem: str, document: Document, model: Model, settings: ReadSettings) -> Progress:
-    """What the read takes at most, as a rule: with full memory and replies.
+    """The most that the read takes, as a rule: with full memory and replies.
 
     Not counted are calls that fail, those that an endpoint refuses as too long, questions about a reply that
     is no memory, and with `lookahead` speculative calls whose reply is discarded.
@@ -150,7 +150,7 @@ async def forecast(problem: str, document: Document, model: Model, settings: Rea
 
 
 def _memory_at_first(model: Model, settings: ReadSettings) -> str:
-    """A memory to start from: a full one, if it holds passages of the document, which no reply is."""
+    """A memory to start from: a full one if memories hold passages, since no reply here can quote any."""
     _, workflow = choose_workflow(settings, model.trained)
     if not workflow.provenance:
         return ""

@@ -34,7 +34,7 @@ UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
 
-_SHARE_OF_MEMORY = 0.8  # that one chunk may take: the place of each passage is written beside it
+_SHARE_OF_MEMORY = 0.8  # for one chunk: the place of each passage is written beside it
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
@@ -43,8 +43,8 @@ _MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its us
 class Reading:
     """What the conversations of one read have in common: a workflow holds them through this.
 
-    It has no state, so conversations may be held side by side. Without `answers`, only the memory is wanted:
-    a workflow that keeps one then ends before its answer.
+    It has no state, so conversations may run side by side. Without `answers`, the read ends with its memory:
+    a workflow that keeps one then makes no answer.
     """
 
     problem: str

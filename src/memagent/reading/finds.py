@@ -1,6 +1,6 @@
-"""The best finds so far, within the memory's budget, and what of them an answer is made from.
+"""The best finds so far, within the memory's budget, and those of them that an answer is made from.
 
-A find is the better, the more of the note its chunk supports and the more of the problem's words it has.
+A find ranks higher the more of the note its chunk supports and the more of the problem's words it has.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from memagent.reading.replies import is_declined
 from memagent.types import Chunk, Conversation
 
 MAX_SHOWN = 4
-"""How many finds the answer is made from, beside all that are as good: among more, small models err."""
+"""How many finds the answer is made from, plus any that are as good: with more, small models err."""
 
 _AS_GOOD = 0.7  # of the best one's worth: the question wants many
 
-_SUPPORT_FLOOR = 0.3  # a note may say in other words what the chunk says
-_COVERAGE_FLOOR = 0.02  # and a chunk what the problem asks for
+_SUPPORT_FLOOR = 0.3  # a note may put in other words what the chunk says
+_COVERAGE_FLOOR = 0.02  # as may a chunk what the problem asks for
 
 
 def shown_of(reading: Reading, memory: str) -> str:
@@ -40,10 +40,10 @@ class Finds:
     @property
     def shown(self) -> str:
         """The best finds, as the answer is made from them: in the document's order, with their files."""
-        worth = [self._worth(find) for find in self._finds]
-        ranked = sorted(worth, reverse=True)[:MAX_SHOWN]
+        worths = [self._worth(find) for find in self._finds]
+        ranked = sorted(worths, reverse=True)[:MAX_SHOWN]
         least = min(ranked[-1], _AS_GOOD * ranked[0]) if ranked else 0.0
-        best = [find for find, much in zip(self._finds, worth, strict=True) if much >= least]
+        best = [find for find, worth in zip(self._finds, worths, strict=True) if worth >= least]
         several = len({source.file for find in best for source in find.sources}) > 1
         lines = [find.text for find in best]
         if several:
@@ -57,7 +57,7 @@ class Finds:
         return falls_short(self._reading.problem, [find.text for find in self._finds], self.rarity)
 
     def take(self, update: Conversation, chunk: Chunk) -> Conversation:
-        """Keep what the note of an update is worth; returns the update with the memory as it is then."""
+        """Keep the passages that an update's note leads to; returns the update with the new memory."""
         before, prompts = self.memory, self._reading.prompts
         reply = prompts.restore(without_thought(update.completion.text))
         note = "" if is_declined(reply) else reply
@@ -71,9 +71,9 @@ class Finds:
         return replace(update, memory=self.memory, ignored=ignored, given_up=given_up)
 
     def _fit(self) -> int:
-        """Give up the worst finds until the rest is within the budget; of equals, the earliest.
+        """Drop the worst finds until the rest is within the budget; of equals, the earliest.
 
-        Returns how many passages were given up.
+        Returns how many passages were dropped.
         """
         given_up = 0
         while self._finds:

@@ -18,7 +18,8 @@ class Gathering:
     """A memory into which notes are gathered, one after the other.
 
     A note is kept word for word as long as memory and note fit the memory's budget. Later notes wait; once
-    they would exceed a chunk, or at the end, a conversation merges them. What waits never exceeds a chunk.
+    they would exceed a chunk, or at the end, a conversation merges them. So those that wait never exceed a
+    chunk.
     """
 
     def __init__(self, reading: Reading, memory: str = "") -> None:
@@ -33,12 +34,12 @@ class Gathering:
         return BETWEEN.join(filter(None, [self.memory, *self._waiting]))
 
     def has(self, note: str) -> bool:
-        """Whether all lines of a note are there already."""
+        """Whether the memory or the waiting notes already have all lines of a note."""
         lines = {line.strip() for line in self.text.splitlines()}
         return all(line.strip() in lines for line in note.splitlines())
 
     async def add(self, note: str) -> list[Conversation]:
-        """Take a note. Returns the conversations that made room for it."""
+        """Add a note. Returns the conversations that made room for it."""
         budgets = self._reading.budgets
         if not self._waiting:
             both = BETWEEN.join(filter(None, [self.memory, note]))

@@ -28,14 +28,14 @@ from memagent.types import Completion, Conversation, Engine, Message, Sampling
 FORMAT = 2
 _BEGINNING = b'{"type": "header"'
 _INCIDENTAL = ("created", "version", "given", "sources", "titles", "mark", "crc32")
-"""What headers of the same read may differ in."""
+"""The fields in which headers of the same read may differ."""
 _CHANGES = {
     "document.sha256": "the document has changed since the read began",
     "document.formats": "the document's files had names of other formats when the read began",
     "prompts": "the templates have changed since the read began",
     "memory": "the memory that it started from has changed",
 }
-"""What to say of a difference if the two values would mean nothing to the user."""
+"""The message for a difference whose values would mean nothing to the user."""
 
 
 class Journal(Wrapper):
@@ -188,7 +188,7 @@ def _check_format(header: Mapping[str, Any], path: Path) -> None:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
-    """How two headers differ, or "" if they agree in everything that a read depends on."""
+    """The difference between two headers, or "" if all that a read depends on is the same."""
 
     # Another workflow also has other prompts and options, but says more than they do; digests say least.
     def order(key: str) -> tuple[bool, bool, str]:

@@ -1,4 +1,4 @@
-"""How far a read has come, what it has cost and what it led to, as values for every caller to show."""
+"""The progress, cost and result of a read, as values for every caller to show."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Meter:
         self.progress = replace(self.progress, spent=spent)
 
     def take_unused(self, completion: Completion) -> None:
-        """A reply on record was not needed again; it was paid for."""
+        """A reply on record was not needed again, but was paid for."""
         self.take_unusable(completion.unusable)
         now = self._pay(completion.usage)
         self.progress = replace(now, recalled=now.recalled + 1, unused=now.unused + 1)

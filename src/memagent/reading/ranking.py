@@ -1,4 +1,4 @@
-"""How telling words are, and which texts matter for a question: BM25 in one pass, which holds no text.
+"""How telling words are, and which texts matter for a question: BM25 in one pass that stores no text.
 
 Words are compared by their stems (English endings only); in scripts without spaces, pairs of characters are.
 """
@@ -25,7 +25,7 @@ RULE = 3
 """The number of the rule of `Screen`, recorded in a journal: another rule would pass over other chunks."""
 
 _SHARE = 0.3
-"""What a chunk must weigh, as a share of the problem's heaviest word. See benchmarks/screening.py."""
+"""The least weight of a chunk, as a share of the problem's heaviest word. See benchmarks/screening.py."""
 
 
 def stems(text: str) -> list[str]:
@@ -147,7 +147,7 @@ class Screen:
         self._rarity.see(stems(text))
 
     def relates(self, text: str, memory: str) -> bool:
-        """Whether a chunk relates to the problem, or to what the memory names."""
+        """Whether a chunk relates to the problem, or to names in the memory."""
         weigh, known = self._rarity.weigh, filter(self._rarity.holding, self._problem)
         shared = (self._problem | find_names(memory)) & set(stems(text))
         return weigh(shared) >= _SHARE * max((weigh([word]) for word in known), default=0.0)

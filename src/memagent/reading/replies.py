@@ -1,6 +1,6 @@
-"""What a reply to an update means for the memory.
+"""What a reply to an update changes in the memory.
 
-Only the markers that the prompt asked for decide. A reply that they do not explain is never thrown away:
+Only the markers that the prompt asked for decide that. A reply that they do not explain is never thrown away:
 if it would drop most of the memory, one more question settles what it is, and if that fails, both are kept.
 A reply that holds nothing of what its marker announces, or repeats the prompt, changes nothing: the model is
 asked once more, for a note. No function here guesses from the words of any language.

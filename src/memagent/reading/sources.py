@@ -1,4 +1,4 @@
-"""Where statements come from: for each, the place in the document that says it, or that there is none.
+"""Where statements come from: the place in the document that says each, if there is one.
 
 A statement of the memory is looked for in the chunk that brought it; one of the answer, in the sources of
 the memory's statements, then in the whole document (`memagent.reading.locating`). A text says a statement if
@@ -71,7 +71,7 @@ class Statement:
 
 
 NEAREST = "nearest passage, other words"
-"""What a passage is called that is nearest to a statement and does not say it word for word."""
+"""The label of a passage that is nearest to a statement but does not say it word for word."""
 
 
 class Sources(Protocol):
@@ -95,14 +95,11 @@ class Sources(Protocol):
 
 
 class Provenance:
-    """The statements of a memory with their sources, while a document is read.
-
-    `statements` are those of the memory at the start.
-    """
+    """The statements of a memory with their sources, while a document is read; `statements` are the first."""
 
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._chunks: dict[int, Chunk] = {}
-        self._ended: dict[int, None] = {}  # chunks that were read; a question about a reply may follow
+        self._ended: dict[int, None] = {}  # chunks already read; a question about a reply may follow
         self._statements = {statement.text: statement.source for statement in statements}
         self._dropped: dict[str, Source] = {}  # no longer in the memory, but may come back
 
@@ -189,7 +186,7 @@ def narrow(source: Source, statement: str) -> Source:
 
 
 def find_in_chunk(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> tuple[int, int] | None:
-    """Where a file in a chunk says words, as a span of the whole document; None if none of them does.
+    """The span in the whole document where a file in a chunk says some words; None if no file does.
 
     With a `span` of the whole document, only that part of the chunk is searched.
     """
@@ -279,7 +276,7 @@ def sentences(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def between(text: str, start: int, end: int, border: re.Pattern[str]) -> Iterator[Span]:
-    """What stands between borders, without the white space around it."""
+    """The stretches between borders, without white space around them."""
     borders = [match.span() for match in border.finditer(text, start, end)]
     for first, last in zip(
         [start, *(last for _, last in borders)], [*(first for first, _ in borders), end], strict=True

@@ -1,7 +1,7 @@
 """The default: the whole document in one prompt if it takes at most half the window, or else piece by piece.
 
 Models read less well the fuller their window is, small ones above all: see docs/real-models.md. Verdicts rank
-well with a model that was trained to give them; with others, notes on all chunks are what was tried.
+well with a model that was trained to give them; with others, only notes on all chunks have been tried.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
 
 
 async def _take_up_to_half_the_window(reading: Reading, chunks: Chunks) -> tuple[list[Chunk], bool]:
-    """The chunks up to the first one that is too much with those before it; whether all were taken."""
+    """The chunks up to the one that exceeds half the window; whether those are all chunks."""
     left, first = min(await reading.count_room(), reading.window_tokens // 2), list[Chunk]()
     async for chunk in chunks:
         first.append(chunk)

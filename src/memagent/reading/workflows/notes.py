@@ -3,7 +3,7 @@
 Small models note well if they are asked for a note, and badly if they may also say that there is nothing to
 note, or have to rewrite a memory. So this workflow only asks for notes, chunk by chunk and side by side. Code
 does the rest: it finds the note's passages in the chunk (`memagent.reading.locating`), and the memory holds
-the best of them within its budget, word for word and with their places. A passage is the better, the more of
+the best of them within its budget, word for word and with their places. A passage ranks higher the more of
 the note its chunk supports and the more of the problem's words it has.
 """
 

@@ -1,12 +1,12 @@
 """A verdict on every chunk, and a memory of the best of them: the model decides what is kept.
 
-The model is asked of each chunk whether it helps, and what counts is not the word of its reply but how likely
-it was. That costs one token a chunk. The memory holds the best chunks word for word and with their places:
-whole as far as there is room, else the sentences that have most to do with the problem. The answer is made
-from the best chunk, and from those that are nearly as good.
+The model is asked whether each chunk helps, and what counts is how likely its reply was, not the word itself.
+That costs one token a chunk. The memory holds the best chunks word for word and with their places: whole as
+far as there is room, else the sentences most relevant to the problem. The answer is made from the best chunk,
+and from those that are nearly as good.
 
-With more `rounds`, all chunks are judged again beside what is known by then, which may name what the problem
-does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
+With more `rounds`, all chunks are judged again along with what is known by then, which may name what the
+problem does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from memagent.reading.workflow import Verdicts, Workflow, chain, delegate
 from memagent.types import Chunk, Conversation
 
 MAX_KEPT = 8
-"""How many chunks the memory may hold something of."""
+"""The most chunks of which the memory may hold something."""
 
 MAX_SHOWN = 4
-"""How many chunks the answer is made from at most."""
+"""The most chunks that the answer is made from."""
 
 _AS_GOOD = 3.0  # log-odds below the best: the problem may want several, and the best may be wrong
 _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
@@ -131,7 +131,7 @@ class Best:
 
     @property
     def shown(self) -> str:
-        """What the answer is made from: the best, and what is nearly as good, in the document's order."""
+        """The text that the answer is made from: the best chunks and those nearly as good, in order."""
         least = max((judged.worth for judged, _ in self._chosen), default=0.0) - _AS_GOOD
         best = _sort(sources for judged, sources in self._chosen[:MAX_SHOWN] if judged.worth >= least)
         several = len({source.file for sources in best for source in sources}) > 1
@@ -143,7 +143,7 @@ class Best:
         )
 
     def take(self, conversation: Conversation, chunk: Chunk) -> Conversation:
-        """Keep the chunk if it is among the best; returns the conversation with the memory as it is then."""
+        """Keep the chunk if it is among the best; returns the conversation with the new memory."""
         if chunk.index > self._counted:
             count_words(chunk, self._rarity)
             self._counted = chunk.index
@@ -166,7 +166,7 @@ class Best:
         return replace(conversation, memory=self.memory)
 
     def _verdict_of(self, conversation: Conversation) -> float | None:
-        """The verdict; None if the chunk does not help, as far as can be relied on.
+        """The verdict; None if the chunk counts as no help.
 
         In training, whose sampled words are what is rewarded, the word that was drawn decides.
         """

@@ -41,7 +41,7 @@ _TRIES = 10
 
 
 class Passages(Options):
-    """What `rag` shows."""
+    """The passages that `rag` shows."""
 
     passages: Positive = Field(default=16, description="how many passages rag shows the model, if they fit")
     passage_tokens: Positive = Field(default=256, description="the size of a passage")
