@@ -49,12 +49,12 @@ class Coverage:
             "{} not understood, so left out": self.unparsed,
         }
         nouns = ("chunk", "chunk", "row", "value")
-        told = [
+        remarks = [
             form.format(_several(number, noun))
             for (form, number), noun in zip(notes.items(), nouns, strict=True)
             if number
         ]
-        return "; ".join([text, *told]) + "."
+        return "; ".join([text, *remarks]) + "."
 
 
 def answer(

@@ -31,7 +31,7 @@ from memagent.reading.tally.prompts import PROMPTS
 from memagent.reading.tally.rows import Row, find_rows, merge
 from memagent.reading.tally.tables import Grid, divide, match_columns, rows_of
 from memagent.reading.tally.values import check_installed
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import Workflow, chain
 from memagent.settings import Options
 from memagent.types import Chunk, Completion, Conversation
 
@@ -72,13 +72,13 @@ async def tally(reading: Reading, chunks: Chunks, _memory: str = "") -> Conversa
             plan = proposed or plan
             yield conversation
     rows = Rows(reading, plan)
-    async with aclosing(rows.pieces(_chain(beginning, chunks))) as pieces:
+    async with aclosing(rows.pieces(chain(beginning, chunks))) as pieces:
         if reading.settings.screen:  # which chunk is next is decided by what was read before it
-            taken = one_by_one(rows.read, pieces)
+            batches = one_by_one(rows.read, pieces)
         else:
-            taken = side_by_side(rows.read, pieces, reading.model.calls)
-        async with aclosing(taken):
-            async for conversations in taken:
+            batches = side_by_side(rows.read, pieces, reading.model.calls)
+        async with aclosing(batches):
+            async for conversations in batches:
                 for conversation in conversations:
                     yield conversation
     if reading.answers:
@@ -95,20 +95,13 @@ async def _take_beginning(reading: Reading, chunks: Chunks) -> list[Chunk]:
     return beginning
 
 
-async def _chain(beginning: Sequence[Chunk], chunks: Chunks) -> AsyncGenerator[Chunk, None]:
-    for chunk in beginning:
-        yield chunk
-    async for chunk in chunks:
-        yield chunk
-
-
 async def _propose(
     reading: Reading, beginning: Sequence[Chunk]
 ) -> AsyncGenerator[tuple[Conversation, Plan | None], None]:
     """The conversations that make a plan; the second has what was wrong with the first."""
     prompts, tokens = reading.prompts, reading.budgets.memory_tokens
-    shown = "".join(chunk.shown for chunk in beginning)
-    messages = prompts.fill("plan", question=reading.problem, text=shown)
+    text = "".join(chunk.shown for chunk in beginning)
+    messages = prompts.fill("plan", question=reading.problem, text=text)
     for _ in range(_TRIES):
         conversation = await reading.aside(messages, "", tokens, PLAN_SCHEMA)
         reply = prompts.restore(without_thought(conversation.completion.text))
