@@ -29,7 +29,7 @@ from memagent.reading.tally.plan import PLAN_SCHEMA, Plan, parse_plan, read_plan
 from memagent.reading.tally.plan import Field as RowField
 from memagent.reading.tally.prompts import PROMPTS
 from memagent.reading.tally.rows import Row, find_rows, merge
-from memagent.reading.tally.tables import Grid, divide, match_columns, rows_of
+from memagent.reading.tally.tables import TablePiece, divide, match_columns, rows_of
 from memagent.reading.tally.values import check_installed
 from memagent.reading.workflow import Workflow, chain
 from memagent.settings import Options
@@ -136,7 +136,7 @@ class Rows:
         default_factory=dict
     )
 
-    async def pieces(self, chunks: Chunks) -> AsyncGenerator[Chunk | Grid, None]:
+    async def pieces(self, chunks: Chunks) -> AsyncGenerator[Chunk | TablePiece, None]:
         """The text and the tables of the chunks, which end where records do."""
         heads, count = dict[str, tuple[str, ...]](), self.reading.model.count_tokens
         async with aclosing(whole_records(chunks, count)) as whole:
@@ -145,9 +145,9 @@ class Rows:
                 for piece in await asyncio.to_thread(divide, chunk, heads, count):
                     yield piece
 
-    async def read(self, piece: Chunk | Grid) -> list[Conversation]:
+    async def read(self, piece: Chunk | TablePiece) -> list[Conversation]:
         """The conversations about a piece, whose rows are taken."""
-        return await (self._read_table(piece) if isinstance(piece, Grid) else self._read_text(piece))
+        return await (self._read_table(piece) if isinstance(piece, TablePiece) else self._read_text(piece))
 
     async def answer(self, exact_names: bool) -> Conversation:
         """The answer, which code has counted."""
@@ -196,7 +196,7 @@ class Rows:
         halves = await asyncio.to_thread(halve, chunk, self.reading.model.count_tokens)
         return [conversation for half in halves for conversation in await self._read_text(half)]
 
-    async def _read_table(self, grid: Grid) -> list[Conversation]:
+    async def _read_table(self, grid: TablePiece) -> list[Conversation]:
         """Take the rows of a table; a model is asked for its columns once, by the first piece of it."""
         columns = match_columns(grid, self.plan, None)
         conversations = list[Conversation]()
@@ -210,7 +210,7 @@ class Rows:
         self._from_tables += len(rows)
         return conversations
 
-    async def _ask_columns(self, grid: Grid) -> tuple[Conversation, dict[str, int]]:
+    async def _ask_columns(self, grid: TablePiece) -> tuple[Conversation, dict[str, int]]:
         prompts = self.reading.prompts
         messages = prompts.fill("columns", wanted=self.plan.described, table=grid.shown)
         conversation = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
