@@ -28,7 +28,7 @@ from memagent import (
 from memagent.documents.opening import Document, open_document, text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.journal import Journal, earlier_paths, new_path, read_journal
-from memagent.reading.lines import Answer, Header, Overflow, Reply
+from memagent.reading.lines import Answer, Header, Overflow, RecordedReply
 from memagent.storage import Log
 from server import facts_document
 
@@ -439,7 +439,7 @@ def test_a_record_is_written_before_the_next_call(tmp_path: Path) -> None:
     counts: list[int] = []
 
     def watch(_: str) -> None:
-        counts.append(sum(isinstance(line, Reply) for line in read_journal(trace)))
+        counts.append(sum(isinstance(line, RecordedReply) for line in read_journal(trace)))
 
     engine = Dense()
     run(FunctionEngine(watch, engine), DOCUMENT, trace=trace)
@@ -509,7 +509,7 @@ def test_a_read_without_an_answer_is_the_beginning_of_one_with_it(tmp_path: Path
         return read.answer, read.memory
 
     assert ended(answers=False) == ("", ended(answers=False)[1])
-    assert {type(line) for line in read_journal(path)} == {Header, Reply, Conversation}
+    assert {type(line) for line in read_journal(path)} == {Header, RecordedReply, Conversation}
     paid = engine.paid
     answer, memory = ended(answers=True)
     assert answer and memory == ended(answers=False)[1]

@@ -34,7 +34,7 @@ from memagent.reading.api import forecast
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import read_journal
-from memagent.reading.lines import Reply
+from memagent.reading.lines import RecordedReply
 from memagent.reading.passes import Passes
 from memagent.reading.replies import read_gated
 from memagent.reading.workflow import in_turn
@@ -175,7 +175,7 @@ def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed:
     result, _ = run(engine, text, SETTINGS.replace(lookahead=changed), trace, resume=True)
     assert result.answer == run(noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
-    paid = [it.completion.usage for it in read_journal(trace) if isinstance(it, Reply)]
+    paid = [it.completion.usage for it in read_journal(trace) if isinstance(it, RecordedReply)]
     assert result.spent.calls == len(paid), "those that are of no more use count as well"
     assert result.spent.prompt_tokens == sum(it.prompt_tokens for it in paid)
     assert result.spent.completion_tokens == sum(it.completion_tokens for it in paid)

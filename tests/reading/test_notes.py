@@ -24,7 +24,7 @@ from memagent import (
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.excerpts import excerpts_of
 from memagent.reading.journal import read_journal
-from memagent.reading.lines import Answer, Reply
+from memagent.reading.lines import Answer, RecordedReply
 from memagent.reading.read import NO_ROOM
 from memagent.reading.windows import MAX_SENTENCE
 from memagent.types import ESTIMATE
@@ -99,7 +99,7 @@ def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
         for torn in (b"", lines[cut][: len(lines[cut]) // 2] if cut < len(lines) else b'{"type'):
             copy = tmp_path / f"{cut}-{len(torn)}.jsonl"
             copy.write_bytes(b"".join(lines[:cut]) + torn)
-            replies = sum(isinstance(line, Reply) for line in read_journal(copy))
+            replies = sum(isinstance(line, RecordedReply) for line in read_journal(copy))
             again = noter()
             resumed, conversations = run(again, document, SETTINGS, copy, resume=True, problem=PROBLEM)
             assert [it.memory for it in conversations] == [it.memory for it in made]

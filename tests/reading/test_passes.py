@@ -24,11 +24,11 @@ from memagent.reading.read import Read
 TEXT = "\n \n" * 200 + "".join(f"Sentence {number} is about é and 漢字. " for number in range(2000))
 
 
-def passes_over(document: Document, told: list[object]) -> Passes:
-    def taken(chunk: Chunk, again: bool) -> None:
-        told.append((chunk.index, again))
+def passes_over(document: Document, calls: list[object]) -> Passes:
+    def on_chunk(chunk: Chunk, again: bool) -> None:
+        calls.append((chunk.index, again))
 
-    return Passes(document.blocks(), 100, estimate_tokens, taken, told.append)
+    return Passes(document.blocks(), 100, estimate_tokens, on_chunk, calls.append)
 
 
 async def listed(chunks: AsyncIterator[Chunk]) -> list[Chunk]:
@@ -63,18 +63,18 @@ def test_chunks_come_again_as_they_were(folder: Document) -> None:
 
 def test_what_was_cut_in_part_is_cut_to_its_end_when_it_is_read_again() -> None:
     async def compared() -> None:
-        told: list[object] = []
-        passes = passes_over(text_document(TEXT), told)
+        calls: list[object] = []
+        passes = passes_over(text_document(TEXT), calls)
         first = passes.first()
-        begun = [await anext(first), await anext(first)]
+        beginning = [await anext(first), await anext(first)]
         await first.aclose()
         assert await passes.left_out()
         again = await listed(passes.again())
-        assert again[:2] == begun and "".join(it.text for it in again).strip() == TEXT.strip()
+        assert again[:2] == beginning and "".join(chunk.text for chunk in again).strip() == TEXT.strip()
         assert not await passes.left_out()
-        blank = begun[0].index
-        assert told[: blank + 2] == [(number, False) for number in range(blank + 2)]
-        assert told[blank + 2 : blank + 6] == [
+        blank = beginning[0].index
+        assert calls[: blank + 2] == [(number, False) for number in range(blank + 2)]
+        assert calls[blank + 2 : blank + 6] == [
             len(again), (blank, True), (blank + 1, True), (blank + 2, False)
         ]  # fmt: skip
 
@@ -115,11 +115,11 @@ def test_progress_counts_each_chunk_once_and_tells_of_the_pass() -> None:
 
     asyncio.run(ended(once))
     replies = iter(["MEMORY\nAda came at noon."])
-    told = asyncio.run(ended(read))
+    calls = asyncio.run(ended(read))
     now = read.progress
     assert (now.chunks, now.document_tokens) == (once.progress.chunks, once.progress.document_tokens)
     assert now.fraction == 1.0 and now.passes == 2 and now.reread == now.to_reread > 20
     assert read.result.chunks == once.result.chunks and not read.stopped_early
-    fractions = [fraction for passes, fraction, _ in told if passes == 2]
+    fractions = [fraction for passes, fraction, _ in calls if passes == 2]
     assert fractions == sorted(fractions) and fractions[0] is not None and fractions[0] < 0.2
-    assert all(left is not None and left >= 0 for passes, _, left in told if passes == 2)
+    assert all(left is not None and left >= 0 for passes, _, left in calls if passes == 2)

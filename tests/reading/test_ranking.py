@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from memagent import Chunk
-from memagent.reading.ranking import best_places, stems
+from memagent.reading.ranking import best_chunks, stems
 from memagent.types import Part
 
 
@@ -25,7 +25,7 @@ def test_chunks_rank_by_rare_words_and_their_stems() -> None:
     )
 
     def best(question: str, most: int) -> list[int]:
-        return asyncio.run(best_places(question, chunks_of(*texts), most))
+        return asyncio.run(best_chunks(question, chunks_of(*texts), most))
 
     assert best("Who carries the key?", 1) == [1]
     assert best("The gull?", 1) == [0]

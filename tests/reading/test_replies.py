@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from memagent.prompts import GATED, OVERWRITE, Prompts, load_prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.replies import (
+    MemoryChange,
     ReplyReader,
-    Verdict,
     read_check,
     read_gated,
     read_overwrite,
@@ -64,10 +64,10 @@ def test_no_honest_memory_is_lost(prompts: Prompts, form: str, check: str) -> No
     lost = []
     for before, text in HONEST:
         for memory in (before, ""):
-            verdict = read_gated(form.format(text), memory, prompts)
-            if verdict.action == "ask":
-                verdict = settle(verdict, check, memory, always)
-            if text not in verdict.memory_after(memory):
+            change = read_gated(form.format(text), memory, prompts)
+            if change.action == "ask":
+                change = settle(change, check, memory, always)
+            if text not in change.memory_after(memory):
                 lost.append(text)
     assert lost == []
 
@@ -77,11 +77,11 @@ def test_no_honest_memory_is_lost(prompts: Prompts, form: str, check: str) -> No
 def test_idle_replies_do_not_replace_a_memory(prompts: Prompts, form: str) -> None:
     caught = 0
     for memory, text in IDLE:
-        verdict = read_gated(form.format(text), memory, prompts)
-        caught += verdict.action != "replace"
+        change = read_gated(form.format(text), memory, prompts)
+        caught += change.action != "replace"
         for check in ("UNCHANGED", "", "Perhaps."):
-            after = settle(verdict, check, memory, always).memory_after(memory)
-            assert verdict.action == "replace" or memory in after
+            after = settle(change, check, memory, always).memory_after(memory)
+            assert change.action == "replace" or memory in after
     assert caught >= 95
 
 
@@ -90,13 +90,13 @@ def test_an_update_that_keeps_the_memory_costs_no_question(prompts: Prompts) -> 
     for form in ("{}", "MEMORY\n{}") if prompts is GATED else ("{}",):
         for memory, text in HONEST:
             longer = f"{memory}\n{text}"
-            assert read_gated(form.format(longer), memory, prompts) == Verdict("replace", longer)
+            assert read_gated(form.format(longer), memory, prompts) == MemoryChange("replace", longer)
 
 
 def test_a_model_trained_without_marks_is_taken_at_its_word() -> None:
     for memory, text in HONEST:
-        assert read_gated(text, memory, TAGGED) == Verdict("replace", text)
-        assert read_gated("UNCHANGED", memory, TAGGED) == Verdict("keep")
+        assert read_gated(text, memory, TAGGED) == MemoryChange("replace", text)
+        assert read_gated("UNCHANGED", memory, TAGGED) == MemoryChange("keep")
 
 
 @pytest.mark.parametrize("replies", ["marked", "unmarked"])
@@ -112,8 +112,8 @@ def test_training_sees_markers_alone(replies: str) -> None:
 @pytest.mark.parametrize("text", [text for _, text in (*HONEST, *IDLE)])
 def test_overwrite_is_the_published_workflow(text: str) -> None:
     memory = "" if text == GATED.empty_memory else text  # which looks the same in the next prompt
-    assert read_overwrite(text, OLD, GATED) == Verdict("replace", memory)
-    assert read_overwrite(f"<think>hm</think>\n{text}\n", OLD, GATED) == Verdict("replace", memory)
+    assert read_overwrite(text, OLD, GATED) == MemoryChange("replace", memory)
+    assert read_overwrite(f"<think>hm</think>\n{text}\n", OLD, GATED) == MemoryChange("replace", memory)
     assert OVERWRITE.fill("update", problem="?", chunk="chunk", memory=memory) == OVERWRITE.fill(
         "update", problem="?", chunk="chunk", memory=text
     )
@@ -121,7 +121,7 @@ def test_overwrite_is_the_published_workflow(text: str) -> None:
 
 def test_only_an_empty_reply_leaves_the_published_memory() -> None:
     for reply in ("", " \n", "<think>hm</think>", "<think>hm"):
-        assert read_overwrite(reply, OLD, GATED) == Verdict("keep")
+        assert read_overwrite(reply, OLD, GATED) == MemoryChange("keep")
     for reply in (
         "UNCHANGED",
         "MEMORY",
@@ -129,8 +129,8 @@ def test_only_an_empty_reply_leaves_the_published_memory() -> None:
         "x\nENOUGH",
         "<memory-xdvupgqbzkwmtj>x</memory-xdvupgqbzkwmtj>",
     ):
-        assert read_overwrite(reply, OLD, GATED) == Verdict("replace", reply)
-    assert read_overwrite("(empty)", OLD, GATED) == Verdict("replace", "")
+        assert read_overwrite(reply, OLD, GATED) == MemoryChange("replace", reply)
+    assert read_overwrite("(empty)", OLD, GATED) == MemoryChange("replace", "")
 
 
 # Markers
@@ -160,12 +160,12 @@ def test_a_code_fence_is_not_part_of_the_memory(reply: str) -> None:
 @pytest.mark.parametrize("reply", UNCHANGED)
 @FORMS
 def test_unchanged_in_many_guises(prompts: Prompts, reply: str) -> None:
-    assert read_gated(reply, OLD, prompts) == Verdict("keep")
-    assert read_gated(reply, "", prompts) == Verdict("keep")
+    assert read_gated(reply, OLD, prompts) == MemoryChange("keep")
+    assert read_gated(reply, "", prompts) == MemoryChange("keep")
 
 
 def test_unchanged_below_memory_is_unchanged() -> None:
-    assert read_gated("MEMORY\nUNCHANGED", OLD, GATED) == Verdict("keep")
+    assert read_gated("MEMORY\nUNCHANGED", OLD, GATED) == MemoryChange("keep")
 
 
 @pytest.mark.parametrize("memory", ["", OLD])
@@ -173,7 +173,7 @@ def test_unchanged_below_memory_is_unchanged() -> None:
     "reply", ["MEMORY\n", "**MEMORY**", "MEMORY:\n\n(empty)", "MEMORY\nthe memory anew", ""]
 )
 def test_a_marker_without_a_memory_is_not_a_verdict(reply: str, memory: str) -> None:
-    assert read_gated(reply, memory, GATED) == Verdict("note")
+    assert read_gated(reply, memory, GATED) == MemoryChange("note")
     assert read_gated(reply, memory, UNMARKED).action in ("note", "ask", "replace"), "it has no markers"
     for prompts in (TAGGED, replace(GATED, asks=False), replace(GATED, own={})):
         assert read_gated(reply, memory, prompts).action != "note", "the markers alone decide"
@@ -181,8 +181,8 @@ def test_a_marker_without_a_memory_is_not_a_verdict(reply: str, memory: str) -> 
 
 def test_one_word_below_a_marker_may_be_meant() -> None:
     assert "the one word" in GATED.update
-    assert read_gated("MEMORY\none", "", GATED) == Verdict("replace", "one")
-    assert read_gated("the one word", "", GATED) == Verdict("note")
+    assert read_gated("MEMORY\none", "", GATED) == MemoryChange("replace", "one")
+    assert read_gated("the one word", "", GATED) == MemoryChange("note")
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_one_word_below_a_marker_may_be_meant() -> None:
 )
 def test_unchanged_with_more_is_not_explained_by_the_marker(reply: str) -> None:
     for prompts in (GATED, UNMARKED):
-        assert read_gated(reply, OLD, prompts) == Verdict("ask", reply)
-        assert read_gated(reply, "", prompts) == Verdict("replace", reply)
-    assert read_gated(reply, OLD, TAGGED) == Verdict("replace", reply)
+        assert read_gated(reply, OLD, prompts) == MemoryChange("ask", reply)
+        assert read_gated(reply, "", prompts) == MemoryChange("replace", reply)
+    assert read_gated(reply, OLD, TAGGED) == MemoryChange("replace", reply)
 
 
 NEW = f"{OLD}\n- It is in Leeds, behind the </think> sign.\n\nUNCHANGED since 1907."
@@ -217,21 +217,21 @@ NEW = f"{OLD}\n- It is in Leeds, behind the </think> sign.\n\nUNCHANGED since 19
     ],
 )
 def test_memory_on_the_first_line(reply: str) -> None:
-    assert read_gated(reply, OLD, GATED) == Verdict("replace", NEW)
-    assert read_gated(reply, "", GATED) == Verdict("replace", NEW)
+    assert read_gated(reply, OLD, GATED) == MemoryChange("replace", NEW)
+    assert read_gated(reply, "", GATED) == MemoryChange("replace", NEW)
 
 
 def test_a_long_memory_below_its_marker_is_believed() -> None:
     text = "Another matter altogether. " * 20 + "End."
-    assert read_gated(f"MEMORY\n{text}", OLD, GATED) == Verdict("replace", text)
-    assert read_gated(text, OLD, GATED) == Verdict("ask", text)
+    assert read_gated(f"MEMORY\n{text}", OLD, GATED) == MemoryChange("replace", text)
+    assert read_gated(text, OLD, GATED) == MemoryChange("ask", text)
 
 
 def test_memory_is_a_word_like_others_where_it_is_no_marker() -> None:
     for text in (f"MEMORY\n{OLD}", f"Notes\nMEMORY\n{OLD}", f"MEMORY cards are sold.\n{OLD}"):
-        assert read_gated(text, OLD, UNMARKED) == Verdict("replace", text)
+        assert read_gated(text, OLD, UNMARKED) == MemoryChange("replace", text)
     text = f"MEMORY cards are sold.\n{OLD}"
-    assert read_gated(text, OLD, GATED) == Verdict("replace", text)
+    assert read_gated(text, OLD, GATED) == MemoryChange("replace", text)
 
 
 ENOUGH = [
@@ -253,24 +253,24 @@ ENOUGH = [
 def test_a_memory_keeps_its_last_word_where_enough_was_not_asked_for(prompts: Prompts) -> None:
     rules = "MEMORY\nPatience\nSilence\nEnough"
     text = rules.removeprefix("MEMORY\n") if prompts.replies == "marked" else rules
-    assert read_gated(rules, "", prompts) == Verdict("replace", text)
+    assert read_gated(rules, "", prompts) == MemoryChange("replace", text)
 
 
 @FORMS
 def test_the_word_for_an_empty_memory_is_no_finding(prompts: Prompts) -> None:
     for memory in ("", OLD):
-        verdict = Verdict("note" if prompts.asks else "keep")
-        assert read_gated(prompts.empty_memory, memory, prompts) == verdict
+        change = MemoryChange("note" if prompts.asks else "keep")
+        assert read_gated(prompts.empty_memory, memory, prompts) == change
 
 
 @pytest.mark.parametrize("marker", ENOUGH)
 @ASK_FOR_ENOUGH
 def test_enough_on_a_last_line(prompts: Prompts, marker: str) -> None:
     for memory in ("", OLD):
-        verdict = Verdict("replace", f"{OLD}\nIt is red.", True)
-        assert read_gated(f"{OLD}\nIt is red.\n{marker}", memory, prompts) == verdict
+        change = MemoryChange("replace", f"{OLD}\nIt is red.", True)
+        assert read_gated(f"{OLD}\nIt is red.\n{marker}", memory, prompts) == change
         wrapped = f"<memory-xdvupgqbzkwmtj>\n{OLD}\nIt is red.\n{marker}</memory-xdvupgqbzkwmtj>"
-        assert read_gated(wrapped, memory, prompts) == verdict
+        assert read_gated(wrapped, memory, prompts) == change
 
 
 @pytest.mark.parametrize(
@@ -279,8 +279,8 @@ def test_enough_on_a_last_line(prompts: Prompts, marker: str) -> None:
 )
 @ASK_FOR_ENOUGH
 def test_unchanged_and_enough(prompts: Prompts, reply: str) -> None:
-    assert read_gated(reply, OLD, prompts) == Verdict("keep", "", True)
-    assert read_gated(reply, "", prompts) == Verdict("keep"), "an empty memory is never enough"
+    assert read_gated(reply, OLD, prompts) == MemoryChange("keep", "", True)
+    assert read_gated(reply, "", prompts) == MemoryChange("keep"), "an empty memory is never enough"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_unchanged_and_enough(prompts: Prompts, reply: str) -> None:
 )
 @FORMS
 def test_the_words_elsewhere_are_text(prompts: Prompts, text: str) -> None:
-    assert read_gated(text, OLD, prompts) == Verdict("replace", text)
+    assert read_gated(text, OLD, prompts) == MemoryChange("replace", text)
 
 
 # Thoughts
@@ -340,7 +340,7 @@ def test_only_what_leads_is_a_thought(reply: str, rest: str) -> None:
     ],
 )
 def test_each_family_of_models_writes_its_thoughts_in_its_own_way(opening: str, closing: str) -> None:
-    assert read_gated(f"{opening}Is it 12?\nNo.{closing}UNCHANGED", OLD, GATED) == Verdict("keep")
+    assert read_gated(f"{opening}Is it 12?\nNo.{closing}UNCHANGED", OLD, GATED) == MemoryChange("keep")
     assert without_thought(f"{opening}Is it 12?{closing}\n\nThe key is 13.") == "The key is 13."
     assert without_thought(f"{opening}It must be 12, because") == ""
     mention = f"It opens with {opening}x{closing}, and so on."
@@ -354,7 +354,7 @@ def test_each_family_of_models_writes_its_thoughts_in_its_own_way(opening: str, 
 def test_marks_are_taken_out_of_a_reply(read_reply: ReplyReader) -> None:
     text = f"{OLD} It ends in </think> and <|im_end|>, then </memory-xdvupgqbzkwmtj>."
     assert GATED.neutralise(text) != text
-    assert read_reply(GATED.neutralise(text), OLD, GATED) == Verdict("replace", text)
+    assert read_reply(GATED.neutralise(text), OLD, GATED) == MemoryChange("replace", text)
 
 
 @READERS
@@ -366,7 +366,7 @@ def test_a_tag_around_part_of_the_reply_stays(read_reply: ReplyReader) -> None:
         "<a>Rome</b>",
         "x <memory-xdvupgqbzkwmtj>Rome</memory-xdvupgqbzkwmtj>",
     ):
-        assert read_reply(f"{reply} {OLD}", OLD, GATED) == Verdict("replace", f"{reply} {OLD}")
+        assert read_reply(f"{reply} {OLD}", OLD, GATED) == MemoryChange("replace", f"{reply} {OLD}")
 
 
 # The question
@@ -390,17 +390,17 @@ def test_the_answer_to_the_question(reply: str, action: str) -> None:
 
 
 def test_what_stays_open_keeps_both() -> None:
-    verdict = Verdict("ask", "one two\nthree\nfour", True)
+    change = MemoryChange("ask", "one two\nthree\nfour", True)
 
     def settled(limit: int) -> str:
         fits: Callable[[str], bool] = lambda text: len(text.split()) <= limit  # noqa: E731
-        return settle(verdict, "?", "a b", fits).memory_after("a b")
+        return settle(change, "?", "a b", fits).memory_after("a b")
 
     assert settled(6) == "a b\none two\nthree\nfour"
     assert settled(5) == "a b\none two\nthree"
     assert settled(3) == "a b"
-    assert settle(verdict, "MEMORY", "a b", always) == Verdict("replace", verdict.text, True)
-    assert settle(verdict, "UNCHANGED", "a b", always).memory_after("a b") == "a b"
+    assert settle(change, "MEMORY", "a b", always) == MemoryChange("replace", change.text, True)
+    assert settle(change, "UNCHANGED", "a b", always).memory_after("a b") == "a b"
 
 
 # Any reply
@@ -409,10 +409,10 @@ def test_what_stays_open_keeps_both() -> None:
 @FORMS
 @given(reply=st.text(), memory=st.text(max_size=50))
 def test_any_reply_keeps_the_memory_or_is_kept(prompts: Prompts, reply: str, memory: str) -> None:
-    verdict = read_gated(reply, memory, prompts)
-    after = verdict.memory_after(memory)
+    change = read_gated(reply, memory, prompts)
+    after = change.memory_after(memory)
     assert after == memory or set("".join(after.splitlines())) <= set(reply)
-    assert after or not verdict.enough
+    assert after or not change.enough
     assert after or not memory, "a memory is never replaced by nothing"
 
 
@@ -451,4 +451,4 @@ def test_any_reply_keeps_the_memory_or_is_kept(prompts: Prompts, reply: str, mem
 )
 def test_long_replies_of_one_piece_take_no_time(read_reply: ReplyReader, start: str, piece: str) -> None:
     """A pattern that goes over them again and again would take hours here."""
-    assert isinstance(read_reply(start + piece * 30_000 + "!", OLD, GATED), Verdict)
+    assert isinstance(read_reply(start + piece * 30_000 + "!", OLD, GATED), MemoryChange)

@@ -38,7 +38,7 @@ from memagent import (
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.conversations import Reading
 from memagent.reading.journal import read_journal
-from memagent.reading.lines import Overflow, Reply
+from memagent.reading.lines import Overflow, RecordedReply
 from memagent.reading.replies import read_overwrite
 from memagent.reading.workflows import Workflow, workflows
 from memagent.types import Model
@@ -114,7 +114,7 @@ PROMPTS = {name: engine.paid.total() for name, engine in WHOLE.items()}
 
 
 def replies(trace: Path) -> int:
-    return sum(isinstance(line, Reply) for line in read_journal(trace)) if trace.exists() else 0
+    return sum(isinstance(line, RecordedReply) for line in read_journal(trace)) if trace.exists() else 0
 
 
 class Resuming(RuleBasedStateMachine):

@@ -19,7 +19,7 @@ from memagent.errors import SettingsError
 from memagent.prompts import ANSWER, MEMORY, NOTE, OPENING, SECTIONS, UNCHANGED, Prompts
 from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.replies import Verdict, read_gated
+from memagent.reading.replies import MemoryChange, read_gated
 from memagent.reading.workflow import Lookahead, Workflow, in_turn
 from memagent.settings import Options, Positive
 from memagent.types import Chunk, Message
@@ -131,13 +131,13 @@ async def heads(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
         now = Heads.of(memory, count)
         before = now.parts[now.next]
 
-        def read_reply(reply: str, part: str, prompts: Prompts) -> Verdict:
+        def read_reply(reply: str, part: str, prompts: Prompts) -> MemoryChange:
             said = without_thought(reply)
             own = own_part(said, now, prompts, f"{reading.problem}\n{chunk.shown}")
-            verdict = read_gated(own, part, prompts)
-            if verdict.action == "note" and any(it and it in prompts.restore(said) for it in now.parts):
-                return Verdict("keep")  # it only says again what another part says
-            return verdict
+            change = read_gated(own, part, prompts)
+            if change.action == "note" and any(it and it in prompts.restore(said) for it in now.parts):
+                return MemoryChange("keep")  # it only says again what another part says
+            return change
 
         def prompt(shown: str, part: str) -> tuple[Message, ...]:
             return reading.prompts.fill(

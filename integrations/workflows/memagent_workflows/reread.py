@@ -27,7 +27,7 @@ from memagent.prompts import (
     sections,
 )
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.ranking import best_places
+from memagent.reading.ranking import best_chunks
 from memagent.reading.replies import read_gap, read_gated
 from memagent.reading.workflow import Lookahead, Rounds, Workflow, in_turn
 from memagent.types import Conversation, Message
@@ -102,7 +102,7 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
     places: list[int] = list(range(await reading.passes.count()))
     if len(places) > _MAX_CHUNKS:
         wanted = f"{reading.problem}\n{question}"
-        places = await best_places(wanted, reading.passes.looked_through(), _MAX_CHUNKS)
+        places = await best_chunks(wanted, reading.passes.looked_through(), _MAX_CHUNKS)
 
     def prompt(shown: str, memory: str) -> tuple[Message, ...]:
         return reading.prompts.fill(

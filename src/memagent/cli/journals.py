@@ -20,7 +20,7 @@ from memagent.cli.messages import say, say_changes, say_styled, warn
 from memagent.documents.opening import Document, open_document
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
-from memagent.reading.lines import Answer, Header, Line, Overflow, Reply, to_json
+from memagent.reading.lines import Answer, Header, Line, Overflow, RecordedReply, to_json
 from memagent.reading.locating import find_sources
 from memagent.reading.sources import Statement, statements_of
 from memagent.server.page import bound_page
@@ -174,7 +174,7 @@ def _tell(path: Path, document: Document | None) -> Iterator[Line]:
                 yield replace(line, statements=None)
             case Answer(found=True, statements=None) if header and document:
                 yield replace(line, statements=_find_sources(line.answer, header, document))
-            case Reply():
+            case RecordedReply():
                 continue
             case _:
                 yield line

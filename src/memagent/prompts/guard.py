@@ -113,27 +113,29 @@ class Guard:
     turns: bool = True
 
     def neutralise(self, text: str) -> str:
-        """`text` with a dot in each place that could pass for structure; the rest stays as it is.
+        """`text` with a dot wherever it could pass for structure, and otherwise unchanged.
 
         Lone surrogates, which UTF-8 cannot encode, and NUL, which ends a prompt on some servers, become
         U+FFFD.
         """
         text = sendable(text).replace("\0", "\ufffd")
-        for place in reversed(self._marks(text)):
-            text = text[:place] + DOT + text[place:]
+        for index in reversed(self._marks(text)):
+            text = text[:index] + DOT + text[index:]
         if not any(head in text for head in _HEADS):
             return text
-        return self._places.sub(lambda it: it.group() + DOT if self._counts(it) else it.group(), text)
+        return self._places.sub(
+            lambda match: match.group() + DOT if self._counts(match) else match.group(), text
+        )
 
     def restore(self, text: str) -> str:
         """The text as it was before `neutralise`, also inside a reply that quotes it."""
         if DOT not in text:
             return text
         text = self._places.sub(
-            lambda it: it.group().removesuffix(DOT) if self._counts(it) else it.group(), text
+            lambda match: match.group().removesuffix(DOT) if self._counts(match) else match.group(), text
         )
-        for place in reversed(self._marks(text)):
-            text = text[:place] + text[place:].removeprefix(DOT)
+        for index in reversed(self._marks(text)):
+            text = text[:index] + text[index:].removeprefix(DOT)
         return text
 
     @property
@@ -141,27 +143,27 @@ class Guard:
         return _PLACES_AND_TURNS if self.turns else _PLACES
 
     def _marks(self, text: str) -> list[int]:
-        """Where the mark stands, in order: the place behind the first letter of each."""
+        """Where the mark stands, in order: the index behind the first letter of each."""
         mark = self.mark.encode()
         if not mark or mark not in _letters(text):
             return []
-        letters = [(letter, at) for at, it in enumerate(text) for letter in _letters(it)]
+        letters = [(letter, index) for index, character in enumerate(text) for letter in _letters(character)]
         spelled = bytes(letter for letter, _ in letters)
-        places = {letters[it.start()][1] for it in re.finditer(b"(?=%b)" % mark, spelled)}
-        return sorted(at + 1 for at in places if not self._names_file(text, at))
+        indices = {letters[match.start()][1] for match in re.finditer(b"(?=%b)" % mark, spelled)}
+        return sorted(index + 1 for index in indices if not self._names_file(text, index))
 
-    def _names_file(self, text: str, at: int) -> bool:
+    def _names_file(self, text: str, index: int) -> bool:
         """Whether the mark that stands here is that of a line that names a file."""
-        line, head = text.rfind("\n", 0, at) + 1, file_head(self.mark, "").removesuffix("]\n")
-        return text.startswith(head, line) and at == line + head.index(self.mark)
+        line, head = text.rfind("\n", 0, index) + 1, file_head(self.mark, "").removesuffix("]\n")
+        return text.startswith(head, line) and index == line + head.index(self.mark)
 
-    def _counts(self, place: re.Match[str]) -> bool:
+    def _counts(self, match: re.Match[str]) -> bool:
         """Whether what begins here is a turn token or could pass for one of the tags."""
-        if place.lastgroup:
+        if match.lastgroup:
             return True
-        text, end = place.string, place.end()
-        found = _TAG.match(text, end)
-        inside = fold(found.group()) if found else ""
+        text, end = match.string, match.end()
+        tag = _TAG.match(text, end)
+        inside = fold(tag.group()) if tag else ""
         before = _BEFORE_NAME.match(inside)
         start = before.end() if before else 0
         if not inside.startswith(self.names, start):
@@ -170,9 +172,9 @@ class Guard:
         if any(slash in inside[:start] for slash in _SLASHES):
             return bool(name)
         after = inside[start + len(name) :]
-        closed = found is not None and text[found.end() : found.end() + 1] in tuple(_RIGHT)
+        closed = tag is not None and text[tag.end() : tag.end() + 1] in tuple(_RIGHT)
         whole = after[:1].isspace() or not after.strip(_SLASHES)
-        return bool(name) and closed and whole and _begins_line(text, place.start())
+        return bool(name) and closed and whole and _begins_line(text, match.start())
 
 
 def file_head(mark: str, title: str) -> str:

@@ -53,26 +53,26 @@ def _load(path: str | Path, _changed_ns: int, _size: int) -> Prompts:
     return prompts_from(table, str(path))
 
 
-def prompts_from(table: Mapping[str, object], place: str) -> Prompts:
-    """Templates from a table, such as comes with an adapter. Raises `SettingsError`, naming the place."""
+def prompts_from(table: Mapping[str, object], origin: str) -> Prompts:
+    """Templates from a table, such as comes with an adapter. Raises `SettingsError`, naming the origin."""
     own = {name: text for name, text in table.items() if name not in keys()}
     if unknown := [name for name, text in own.items() if not (isinstance(text, str) and "{" in text)]:
         known = ", ".join(sorted(keys()))
         raise SettingsError(
-            f"{place}: unknown key {min(unknown)!r}; known: {known}, and templates with slots"
+            f"{origin}: unknown key {min(unknown)!r}; known: {known}, and templates with slots"
         )
     for name in ("update", "answer"):
         if name not in table:
-            raise SettingsError(f"{place}: the key {name!r} is missing")
+            raise SettingsError(f"{origin}: the key {name!r} is missing")
     for name, value in table.items():
-        wanted, called = (bool, "true or false") if name == "asks" else (str, "text")
-        if not isinstance(value, wanted):
-            raise SettingsError(f"{place}: {name} must be {called}, not {type(value).__name__}")
+        kind, description = (bool, "true or false") if name == "asks" else (str, "text")
+        if not isinstance(value, kind):
+            raise SettingsError(f"{origin}: {name} must be {description}, not {type(value).__name__}")
     try:
         core: dict[str, Any] = {name: value for name, value in table.items() if name not in own}
         return Prompts(**core, own=own)  # type: ignore[arg-type]
     except SettingsError as error:
-        raise SettingsError(f"{place}: {error}") from error
+        raise SettingsError(f"{origin}: {error}") from error
 
 
 def _table_from_python(source: str) -> dict[str, object]:
@@ -104,23 +104,23 @@ def _table_from_python(source: str) -> dict[str, object]:
 
 def _texts(module: ast.Module) -> dict[str, str]:
     """The texts that a module assigns to names of its own, as the last assignment leaves them."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for statement in module.body:
         match statement:
             case ast.Assign(targets=[ast.Name(name)], value=ast.Constant(str(text))):
-                found[name] = text
-    return found
+                texts[name] = text
+    return texts
 
 
 def _ours(name: str, template: str) -> str:
     """A template of `str.format` with the slots of `Prompts`."""
-    made = ""
+    converted = ""
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
         raise SettingsError(f"{name} is not a template of str.format: {error}") from error
     for literal, slot, form, conversion in parts:
-        made += literal.replace("{", "{{").replace("}", "}}")
+        converted += literal.replace("{", "{{").replace("}", "}}")
         if slot is None:
             continue
         if slot not in _OUR_SLOTS or form or conversion:
@@ -128,5 +128,5 @@ def _ours(name: str, template: str) -> str:
                 f"{name} has the slot {{{slot}}}, which nothing here fills: this reader needs its authors' "
                 "program, or prompts of your own in a TOML file"
             )
-        made += f"{{{_OUR_SLOTS[slot]}}}"
-    return made
+        converted += f"{{{_OUR_SLOTS[slot]}}}"
+    return converted

@@ -18,7 +18,7 @@ If the chunk gives nothing that helps to solve the problem, reply with the one w
 Otherwise write the word {MEMORY} on the first line, alone, and below it the memory anew, so that the \
 problem can later be solved from it without the document: keep what it already holds for that, add what \
 the chunk gives, and copy names, numbers and quotations exactly."""
-"""How a memory is rewritten, or left alone, by workflows whose replies are marked."""
+"""Asks to rewrite a memory or leave it alone, in workflows whose replies are marked."""
 
 SECTIONS = f"\n{sections(chunk='chunk', problem='problem', memory='memory')}\n"
 
@@ -53,7 +53,7 @@ CLOSING = """\
 Answer the problem from the {source}, in as few words as it needs. If the {source} does not hold the \
 answer, say so.
 """
-"""How workflows without a memory ask for the answer: as those with one do, so that wording favours none."""
+"""Asks for the answer in workflows without a memory; the wording is the others', so that none has an edge."""
 
 WHOLE = sections(document="memory", problem="problem") + "\n" + CLOSING.format(source="document")
 """How a whole document is asked about, which stands in the memory's slot."""
@@ -62,14 +62,14 @@ NOTE = f"""\
 {sections(text="chunk")}
 Write a short note of what the text says that helps to answer this question: {{problem}}
 """
-"""How a note on a chunk is asked for: with no way out, since small models take every one that is offered."""
+"""Asks for a note on a chunk and offers no way out, because small models take any that is offered."""
 
 VERDICT = f"""\
 {sections(text="chunk")}
 Does the text help to answer the question? Reply Yes or No.
 Question: {{problem}}
 """
-"""How a verdict on a chunk is asked for: all but the question comes first, so that it is computed once."""
+"""Asks for a verdict on a chunk; the question comes last, so that a cache computes the rest only once."""
 
 FURTHER = (
     VERDICT
@@ -77,7 +77,7 @@ FURTHER = (
 What is known so far:
 {sections(known="memory")}"""
 )
-"""The same beside what is known, which may name what the question does not."""
+"""The same with what is known so far, which may name what the question does not."""
 
 _QUESTION = sections(document="memory") + "\nQuestion: {problem}\n"
 

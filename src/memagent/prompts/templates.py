@@ -73,7 +73,7 @@ class Prompts:
     was trained with these templates needs no such question.
 
     `own` are the further templates that the workflow has, by name, such as `note`, which asks for a note on a
-    chunk. Which slots each has, the workflow knows, which fills them.
+    chunk. The workflow fills them and knows which slots each has.
 
     `mark` and `guards_turns` belong to a read: see `for_document`.
     """
@@ -206,13 +206,13 @@ def _find_unpaired(template: str) -> str:
                 opened.pop()
             case "}}" if not opened or opened.pop().group() == "{":
                 return template[: brace.end()][-_SHOWN_CHARACTERS:]
-    first = next((it for it in opened if it.group() == "{{"), None)
+    first = next((brace for brace in opened if brace.group() == "{{"), None)
     return template[: first.end()][-_SHOWN_CHARACTERS:] if first else ""
 
 
 def keys() -> list[str]:
     """The keys of a template file, beside a workflow's own templates."""
-    return [it.name for it in fields(Prompts) if it.name not in _NOT_IN_FILES]
+    return [field.name for field in fields(Prompts) if field.name not in _NOT_IN_FILES]
 
 
 def _brace(names: set[str]) -> str:

@@ -31,7 +31,7 @@ _THOUGHT = re.compile(
 
 
 def thinking_advice(thinking: bool | None) -> str:
-    """What to do about a thought that used up the tokens of a reply, where the model was to think or not."""
+    """Advice on a thought that used up the tokens of a reply; `thinking` is whether it had been asked for."""
     if thinking:
         return "raise `thinking_tokens`, or set `thinking` to off"
     return "set `thinking` to on, which gives thoughts room of their own, or take a `model` without thoughts"

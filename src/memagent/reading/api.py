@@ -59,9 +59,9 @@ async def aread(
     if not isinstance(source, Document):
         paths = [source] if isinstance(source, str | os.PathLike) else source
         source = await asyncio.to_thread(open_document, *paths)
-    place = Path(trace) if trace else None
+    path = Path(trace) if trace else None
     async with nullcontext(engine) if engine else open_engine(settings.engine) as opened:
-        read = Read(problem, source, opened, settings.read, trace=place, resume=resume)
+        read = Read(problem, source, opened, settings.read, trace=path, resume=resume)
         conversations = tuple([conversation async for conversation in read])
     return Trajectory(example_id="", conversations=conversations, answer=read.answer, found=read.has_answer)
 
@@ -102,7 +102,7 @@ class _CountingEngine:
     """Answers every prompt with as many tokens as allowed, which is the most expensive case.
 
     No two replies are alike, so each counts as a new note. A model that was trained to give verdicts finds
-    that every chunk may help; others are taken to tell no log-probabilities: notes on all chunks cost more.
+    that every chunk may help; others are assumed to give no log-probabilities: notes on all chunks cost more.
     """
 
     def __init__(self, model: Model) -> None:
@@ -137,7 +137,7 @@ def begin_forecast(problem: str, document: Document, model: Model, settings: Rea
 
 
 async def forecast(problem: str, document: Document, model: Model, settings: ReadSettings) -> Progress:
-    """What the read takes at most, as a rule: with full memory and replies.
+    """The most that the read takes, as a rule: with full memory and replies.
 
     Not counted are calls that fail, those that an endpoint refuses as too long, questions about a reply that
     is no memory, and with `lookahead` speculative calls whose reply is discarded.
@@ -150,7 +150,7 @@ async def forecast(problem: str, document: Document, model: Model, settings: Rea
 
 
 def _memory_at_first(model: Model, settings: ReadSettings) -> str:
-    """A memory to start from: a full one, if it holds passages of the document, which no reply is."""
+    """A memory to start from: a full one if memories hold passages, since no reply here can quote any."""
     _, workflow = choose_workflow(settings, model.trained)
     if not workflow.provenance:
         return ""

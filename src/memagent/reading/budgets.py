@@ -44,13 +44,13 @@ class Budgets:
         return {name: tokens for name, tokens in asdict(self).items() if tokens or name in SET_BUDGETS}
 
     def needed_tokens(self, memories: int = 1) -> int:
-        """What an update or answer needs at most if it shows this many memories and rewrites one.
+        """The tokens that an update or answer needs at most if it shows this many memories and rewrites one.
 
         The fixed text of the prompt is not counted.
         """
-        shown = memories * self.memory_tokens
+        shared = self.problem_tokens + memories * self.memory_tokens
         update = self.chunk_tokens + self.memory_tokens + self.update_thought_tokens
-        return self.problem_tokens + shown + max(update, self.answer_tokens + self.answer_thought_tokens)
+        return shared + max(update, self.answer_tokens + self.answer_thought_tokens)
 
     def fit(self, window_tokens: int, fixed_tokens: int, given: frozenset[str], memories: int = 1) -> Budgets:
         """These budgets, with those not in `given` reduced until all fit the model's window.
@@ -107,7 +107,7 @@ def given_budgets(settings: ReadSettings) -> dict[str, int]:
 
 
 def heading_tokens(memories: int) -> int:
-    """What the headings of this many memories need at most; a single one has none."""
+    """The tokens that the headings of so many memories need at most; a single memory has none."""
     return memories * _PART_TOKENS if memories > 1 else 0
 
 
@@ -135,5 +135,5 @@ def fit_budgets(
             "no budgets fit: shorten the templates, or use a model with a larger window"
         )
     fixed = own + heading_tokens(memories)
-    kept = frozenset({**given, **thoughts} if settings.thinking_tokens else given)
-    return budgets.fit(model.window_tokens, fixed, kept, memories)
+    pinned = frozenset({**given, **thoughts} if settings.thinking_tokens else given)
+    return budgets.fit(model.window_tokens, fixed, pinned, memories)

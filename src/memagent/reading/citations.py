@@ -31,36 +31,42 @@ class Citations:
     @property
     def memory(self) -> tuple[Statement, ...]:
         """The excerpts of the memory as it is now."""
-        return tuple(Statement(it.source.excerpt, it.source) for it in self._excerpts)
+        return tuple(Statement(excerpt.source.excerpt, excerpt.source) for excerpt in self._excerpts)
 
     def answer(self, answer: str) -> tuple[Statement, ...]:
         """The statements of an answer, each with an excerpt that says it; those it names are tried first."""
-        found = dict[str, Statement]()
+        statements = dict[str, Statement]()
         for text in statements_of(_MISPLACED.sub(r"\2\1", answer)):
-            said = self._without_marks(text)
-            sources = (*self._find_named(text), *(it.source for it in self._excerpts))
-            source = next((it for it in sources if says(it.excerpt, said)), None)
-            if said:
-                found.setdefault(said, Statement(said, narrow(source, said) if source else None))
-        return tuple(found.values()) or tuple(Statement(it.excerpt, it) for it in self._find_named(answer))
+            statement = self._without_marks(text)
+            sources = (*self._find_named(text), *(excerpt.source for excerpt in self._excerpts))
+            source = next((source for source in sources if says(source.excerpt, statement)), None)
+            if statement:
+                statements.setdefault(
+                    statement, Statement(statement, narrow(source, statement) if source else None)
+                )
+        return tuple(statements.values()) or tuple(
+            Statement(source.excerpt, source) for source in self._find_named(answer)
+        )
 
     def bare(self, answer: str) -> str:
         """The answer without the numbers of excerpts; the excerpts themselves if it is nothing else."""
         bare = self._without_marks(answer)
         if re.search(r"\w", bare):
             return bare
-        return "\n".join(it.excerpt for it in self._find_named(answer)) or answer
+        return "\n".join(source.excerpt for source in self._find_named(answer)) or answer
 
     def _find_named(self, text: str) -> list[Source]:
         """The sources that the marks in a text name, each once."""
-        places = [place for mark in _MARKS.findall(text) for place in self._places(mark) or ()]
-        return [self._excerpts[place].source for place in dict.fromkeys(places)]
+        indices = [index for mark in _MARKS.findall(text) for index in self._find_indices(mark) or ()]
+        return [self._excerpts[index].source for index in dict.fromkeys(indices)]
 
     def _without_marks(self, text: str) -> str:
-        return _MARKS.sub(lambda it: it.group() if self._places(it.group()) is None else "", text).strip()
+        return _MARKS.sub(
+            lambda match: match.group() if self._find_indices(match.group()) is None else "", text
+        ).strip()
 
-    def _places(self, marks: str) -> list[int] | None:
-        """The excerpts that marks name; None if one does not exist, or the marks are the document's own."""
-        places = [int(it) - 1 for it in re.findall(r"\d+", marks)]
-        own = any(marks.strip() in it.source.excerpt for it in self._excerpts)
-        return None if own or not all(0 <= it < len(self._excerpts) for it in places) else places
+    def _find_indices(self, marks: str) -> list[int] | None:
+        """The indices of the excerpts that marks name; None if one is missing or the document has them."""
+        indices = [int(number) - 1 for number in re.findall(r"\d+", marks)]
+        own = any(marks.strip() in excerpt.source.excerpt for excerpt in self._excerpts)
+        return None if own or not all(0 <= index < len(self._excerpts) for index in indices) else indices

@@ -20,7 +20,7 @@ from memagent.prompts import UNCHANGED, Prompts
 from memagent.prompts.thoughts import thinking_advice, without_thought
 from memagent.reading.budgets import MIN_CHUNK_TOKENS, Budgets
 from memagent.reading.passes import Passes
-from memagent.reading.replies import ReplyReader, Verdict, read_plain_note, settle
+from memagent.reading.replies import MemoryChange, ReplyReader, read_plain_note, settle
 from memagent.reading.verdicts import log_odds
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
@@ -34,7 +34,7 @@ UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
 
-_SHARE_OF_MEMORY = 0.8  # that one chunk may take: the place of each passage is written beside it
+_SHARE_OF_MEMORY = 0.8  # for one chunk: the place of each passage is written beside it
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
 _MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
@@ -43,8 +43,8 @@ _MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its us
 class Reading:
     """What the conversations of one read have in common: a workflow holds them through this.
 
-    It has no state, so conversations may be held side by side. Without `answers`, only the memory is wanted:
-    a workflow that keeps one then ends before its answer.
+    It has no state, so conversations may run side by side. Without `answers`, the read ends with its memory:
+    a workflow that keeps one then makes no answer.
     """
 
     problem: str
@@ -71,9 +71,9 @@ class Reading:
 
     async def count_room(self) -> int:
         """How many tokens a prompt leaves for the document. Raises `SettingsError` if none are left."""
-        taken = await self.count_tokens(self.prompts.bare_text) + await self.count_tokens(self.problem)
+        fixed = await self.count_tokens(self.prompts.bare_text) + await self.count_tokens(self.problem)
         reply = self.budgets.answer_tokens + self.budgets.answer_thought_tokens
-        room = self.window_tokens - taken - reply - _SLACK_TOKENS
+        room = self.window_tokens - fixed - reply - _SLACK_TOKENS
         if room <= _SLACK_TOKENS:
             raise SettingsError(
                 f"a window of {self.window_tokens} tokens leaves no room for a document beside a reply of "
@@ -137,43 +137,45 @@ class Reading:
             source=chunk.source,
             seconds=seconds,
         )
-        verdict = read_reply(completion.text, memory, self.prompts)
-        if not isinstance(verdict, Verdict):
-            verdict = await verdict
-        if verdict.action == "ask":
-            return await self._ask(update, verdict)
-        if verdict.action == "note":
+        change = read_reply(completion.text, memory, self.prompts)
+        if not isinstance(change, MemoryChange):
+            change = await change
+        if change.action == "ask":
+            return await self._ask(update, change)
+        if change.action == "note":
             return await self._note(update, chunk)
-        return [await self._after(update, verdict, completion)]
+        return [await self._after(update, change, completion)]
 
-    async def _ask(self, update: Conversation, verdict: Verdict) -> list[Conversation]:
+    async def _ask(self, update: Conversation, change: MemoryChange) -> list[Conversation]:
         """The update, and the conversation that asks what its reply was, with the resulting memory.
 
         If that question does not fit the window, it is not asked, and memory and reply are both kept.
         """
-        asked = await self._follow(
-            update, self.prompts.fill("check", problem=self.problem, memory=update.memory, reply=verdict.text)
+        check = await self._follow(
+            update, self.prompts.fill("check", problem=self.problem, memory=update.memory, reply=change.text)
         )
-        said = asked.completion.text if asked else ""
-        settled = await asyncio.to_thread(settle, verdict, said, update.memory, self.fits_memory)
-        last = await self._after(asked or update, settled, update.completion)
-        return [update, last] if asked else [last]
+        reply = check.completion.text if check else ""
+        settled = await asyncio.to_thread(settle, change, reply, update.memory, self.fits_memory)
+        last = await self._after(check or update, settled, update.completion)
+        return [update, last] if check else [last]
 
     async def _note(self, update: Conversation, chunk: Chunk) -> list[Conversation]:
-        """The update, whose reply was no verdict, and the conversation that asks for a note instead.
+        """The update, whose reply was of no use, and the conversation that asks for a note instead.
 
         The note is kept below the memory if it is to the purpose and there is room. If the question does not
         fit the window, it is not asked.
         """
-        first = await self._after(update, Verdict("keep"), update.completion)
-        asked = await self._follow(update, self.prompts.fill("note", problem=self.problem, chunk=chunk.shown))
-        if asked is None:
+        first = await self._after(update, MemoryChange("keep"), update.completion)
+        follow_up = await self._follow(
+            update, self.prompts.fill("note", problem=self.problem, chunk=chunk.shown)
+        )
+        if follow_up is None:
             return [first]
-        note = self.prompts.restore(without_thought(asked.completion.text))
-        verdict = read_plain_note(note, update.memory, self.problem, chunk.text)
-        if verdict.action == "replace" and not await asyncio.to_thread(self.fits_memory, verdict.text):
-            verdict = Verdict("keep")
-        return [first, await self._after(asked, verdict, asked.completion)]
+        note = self.prompts.restore(without_thought(follow_up.completion.text))
+        change = read_plain_note(note, update.memory, self.problem, chunk.text)
+        if change.action == "replace" and not await asyncio.to_thread(self.fits_memory, change.text):
+            change = MemoryChange("keep")
+        return [first, await self._after(follow_up, change, follow_up.completion)]
 
     async def _follow(self, update: Conversation, messages: tuple[Message, ...]) -> Conversation | None:
         """A second conversation over the chunk of an update; None if its prompt does not fit the window."""
@@ -183,13 +185,13 @@ class Reading:
             return None
         return replace(update, messages=messages, completion=completion, seconds=seconds)
 
-    async def _after(self, update: Conversation, verdict: Verdict, written: Completion) -> Conversation:
-        """The update with the memory that results from the verdict on what was `written`."""
-        before, after = update.memory, verdict.memory_after(update.memory)
-        said = without_thought(written.text)
-        ignored = said[:MAX_IGNORED] if after == before and said != UNCHANGED else ""
-        update = replace(update, enough=verdict.enough, ignored=ignored, memory=after)
-        update = replace(update, refused=verdict.refused, given_up=verdict.given_up)
+    async def _after(self, update: Conversation, change: MemoryChange, written: Completion) -> Conversation:
+        """The update with the memory that the change makes of it; `written` is the completion of its text."""
+        before, after = update.memory, change.memory_after(update.memory)
+        reply = without_thought(written.text)
+        ignored = reply[:MAX_IGNORED] if after == before and reply != UNCHANGED else ""
+        update = replace(update, enough=change.enough, ignored=ignored, memory=after)
+        update = replace(update, refused=change.refused, given_up=change.given_up)
         if after == before or self._is_within_budget(after, written):
             return update
         return await self.with_memory(update, after)
@@ -208,10 +210,10 @@ class Reading:
     async def with_memory(self, update: Conversation, memory: str) -> Conversation:
         """The update with this memory, cut to its budget; if it is cut, the finish reason says so."""
         budget, count = self.budgets.memory_tokens, self.model.count_tokens
-        kept = await asyncio.to_thread(shorten, memory, budget, count)
-        if kept != memory:
+        shortened = await asyncio.to_thread(shorten, memory, budget, count)
+        if shortened != memory:
             update = replace(update, completion=replace(update.completion, finish_reason="length"))
-        return replace(update, memory=kept)
+        return replace(update, memory=shortened)
 
     async def judge(self, chunk: Chunk, known: str = "") -> Conversations:
         """Ask whether a chunk helps with the problem, beside what is `known`.
@@ -235,10 +237,10 @@ class Reading:
         span = chunk.start, chunk.end
         yield replace(conversation, chunk_index=chunk.index, span=span, source=chunk.source)
 
-    async def judge_text(self, shown: str, memory: str = "", known: str = "") -> Conversation:
+    async def judge_text(self, text: str, memory: str = "", known: str = "") -> Conversation:
         """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""
         name = "further" if known else "verdict"
-        messages = self.prompts.fill(name, problem=self.problem, chunk=shown, memory=known)
+        messages = self.prompts.fill(name, problem=self.problem, chunk=text, memory=known)
         completion, seconds = await self._complete(messages, 1, 0, verdict=True)
         completion = replace(completion, finish_reason="stop")  # one word was asked for: it is not cut
         odds = log_odds(completion.alternatives)
@@ -251,23 +253,23 @@ class Reading:
         completion, seconds = await self._complete(messages, max_tokens, json_schema=json_schema)
         return Conversation("update", None, messages, completion, memory, seconds=seconds)
 
-    async def conclude(self, memory: str, shown: str | None = None, doubtful: bool = False) -> Conversations:
-        """Answer from the memory, or from what is `shown` in its place, if an answer is wanted.
+    async def conclude(self, memory: str, text: str | None = None, doubtful: bool = False) -> Conversations:
+        """Answer from the memory, or from the `text` that stands in its place, if an answer is wanted.
 
-        From an empty memory nobody answers: the model would have to invent. Raises as `answer` does.
+        An empty memory is not answered from: the model would have to invent. Raises as `answer` does.
         """
         if self.answers and memory:
-            yield await self.answer(memory if shown is None else shown, memory, doubtful)
+            yield await self.answer(memory if text is None else text, memory, doubtful)
 
-    async def answer(self, shown: str, memory: str = "", doubtful: bool = False) -> Conversation:
-        """Answer the problem from `shown`, which is the memory or stands in its place.
+    async def answer(self, text: str, memory: str = "", doubtful: bool = False) -> Conversation:
+        """Answer the problem from `text`, which is the memory or stands in its place.
 
         `memory` is recorded as the memory. If it is `doubtful` whether the answer is there, the model may say
         that it is not. Raises `EngineError`, or `EmptyAnswerError` for an empty answer.
         """
         may_decline = doubtful and "doubt" in self.prompts.own  # which templates for one prompt may lack
         name, budgets = "doubt" if may_decline else "answer", self.budgets
-        messages = self.prompts.fill(name, problem=self.problem, memory=shown)
+        messages = self.prompts.fill(name, problem=self.problem, memory=text)
         thought_tokens = budgets.answer_thought_tokens
         completion, seconds = await self._complete(messages, budgets.answer_tokens, thought_tokens)
         if not without_thought(completion.text):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from memagent.errors import SettingsError
 from memagent.prompts import ENOUGH, MEMORY, UNCHANGED
 from memagent.reading.quotes import is_telling, says
-from memagent.reading.sources import Source, file_span, place_in, source_at
+from memagent.reading.sources import Source, file_span, find_in_chunk, source_at
 from memagent.types import Chunk
 
 ADD, DROP, PROMOTE = "ADD", "DROP", "PROMOTE"
@@ -47,42 +47,42 @@ class Excerpt:
 def memory_of(excerpts: Iterable[Excerpt]) -> str:
     """The memory that holds these excerpts, numbered from 1."""
     lines, file = list[str](), None
-    for number, it in enumerate(excerpts, 1):
-        source = it.source
+    for number, excerpt in enumerate(excerpts, 1):
+        source = excerpt.source
         if source.file != file:
             file = source.file
             lines.append(f'file "{escape(file)}"')
         page = "" if source.page is None else f"page {source.page}, "
-        promoted = ", promoted" if it.promoted else ""
+        promoted = ", promoted" if excerpt.promoted else ""
         lines.append(f'E{number} "{escape(source.excerpt)}" ({page}{source.start}-{source.end}{promoted})')
     return "\n".join(lines)
 
 
 def excerpts_of(memory: str) -> list[Excerpt]:
     """The excerpts in a memory. Raises `SettingsError` for a text that is not such a memory."""
-    found, file = list[Excerpt](), None
+    excerpts, file = list[Excerpt](), None
     for line in memory.split("\n") if memory else ():
         if heading := _FILE.fullmatch(line):
             file = _unescape(heading[1])
-        elif file is not None and (it := _LINE.fullmatch(line)):
-            page = None if it[2] is None else int(it[2])
-            source = Source(file, page, int(it[3]), int(it[4]), _unescape(it[1]))
-            found.append(Excerpt(source, it[5] is not None))
+        elif file is not None and (match := _LINE.fullmatch(line)):
+            page = None if match[2] is None else int(match[2])
+            source = Source(file, page, int(match[3]), int(match[4]), _unescape(match[1]))
+            excerpts.append(Excerpt(source, match[5] is not None))
         else:
             raise SettingsError(
                 f"the memory to start from does not consist of excerpts (its line {line[:60]!r} is not one): "
                 "start without it, or read with the workflow that wrote it"
             )
-    return found
+    return excerpts
 
 
 def escape(text: str) -> str:
     """A text escaped to fit on one line, as in a memory of excerpts."""
-    return re.sub(r"[\\\n\r]", lambda it: _ESCAPES[it.group()], text)
+    return re.sub(r"[\\\n\r]", lambda match: _ESCAPES[match.group()], text)
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPED.sub(lambda it: {"\\": "\\", "n": "\n", "r": "\r"}[it[1]], text)
+    return _ESCAPED.sub(lambda match: {"\\": "\\", "n": "\n", "r": "\r"}[match[1]], text)
 
 
 def edit(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[Excerpt], int]:
@@ -92,27 +92,29 @@ def edit(excerpts: Sequence[Excerpt], reply: str, chunk: Chunk) -> tuple[list[Ex
     its words (`memagent.reading.quotes`), and then in the chunk's own characters.
     """
     commands = _commands(reply.split("\n"), chunk)
-    dropped, promoted = (_numbers(text for it, text in commands if it == word) for word in (DROP, PROMOTE))
-    kept = [
-        replace(it, promoted=it.promoted or number in promoted)
-        for number, it in enumerate(excerpts, 1)
+    dropped, promoted = (
+        _numbers(text for name, text in commands if name == word) for word in (DROP, PROMOTE)
+    )
+    edited = [
+        replace(excerpt, promoted=excerpt.promoted or number in promoted)
+        for number, excerpt in enumerate(excerpts, 1)
         if number not in dropped
     ]
     refused = 0
     for word, text in commands:
-        if word == ADD and not any(_same(it.source.excerpt, text) for it in kept):
+        if word == ADD and not any(_same(excerpt.source.excerpt, text) for excerpt in edited):
             source = find_quote(text, chunk)
             refused += source is None
-            kept = _with(kept, source) if source else kept
-    return kept, refused
+            edited = _with(edited, source) if source else edited
+    return edited, refused
 
 
 def fit(excerpts: Sequence[Excerpt], fits: Callable[[str], bool]) -> list[Excerpt]:
     """The excerpts that fit in a memory: the oldest are dropped first, promoted ones after all others."""
-    kept = list(excerpts)
-    while kept and not fits(memory_of(kept)):
-        kept.remove(next((it for it in kept if not it.promoted), kept[0]))
-    return kept
+    fitting = list(excerpts)
+    while fitting and not fits(memory_of(fitting)):
+        fitting.remove(next((excerpt for excerpt in fitting if not excerpt.promoted), fitting[0]))
+    return fitting
 
 
 def find_quote(text: str, chunk: Chunk) -> Source | None:
@@ -120,14 +122,14 @@ def find_quote(text: str, chunk: Chunk) -> Source | None:
     inside = _QUOTED.search(text)
     first, _, _ = text.partition("\n")
     for words in dict.fromkeys((text, inside[1] if inside else text, first)):
-        if is_telling(words) and (place := place_in(chunk, words)):
-            return source_at(chunk, *_round(chunk, *place))
+        if is_telling(words) and (span := find_in_chunk(chunk, words)):
+            return source_at(chunk, *_round(chunk, *span))
     return None
 
 
 def _round(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     """A span, extended in its file by an article and quotation mark before it and punctuation after it."""
-    low, high = (place - chunk.start for place in file_span(chunk, start))
+    low, high = (offset - chunk.start for offset in file_span(chunk, start))
     first, last = start - chunk.start, end - chunk.start
     before = _BEFORE.search(chunk.text, max(first - 8, low), first)
     behind = _BEHIND.match(chunk.text, last, high)
@@ -140,47 +142,54 @@ def _commands(lines: Sequence[str], chunk: Chunk) -> list[tuple[str, str]]:
 
     A passage may span several lines, even lines that look like commands if the chunk has them so.
     """
-    found, place = list[tuple[str, str]](), 0
+    commands, index = list[tuple[str, str]](), 0
     marked = any(_COMMAND.fullmatch(line) for line in lines)
-    while place < len(lines):
-        command = _COMMAND.fullmatch(lines[place])
-        word, text = (command[1].upper(), command[2]) if command else (ADD, _SHOWN.sub("", lines[place]))
-        place += 1
+    while index < len(lines):
+        command = _COMMAND.fullmatch(lines[index])
+        word, text = (command[1].upper(), command[2]) if command else (ADD, _SHOWN.sub("", lines[index]))
+        index += 1
         if not command and marked:
             continue
-        said = re.findall(r"\w+", text.upper())
-        if word == ADD and (not said or said in ([UNCHANGED], [MEMORY], [ENOUGH], ["NONE"])):
+        words = re.findall(r"\w+", text.upper())
+        if word == ADD and (not words or words in ([UNCHANGED], [MEMORY], [ENOUGH], ["NONE"])):
             continue
         if word == ADD and command:
-            text, place = _whole(text, lines, place, chunk)
-        found.append((word, text))
-    return found
+            text, index = _whole(text, lines, index, chunk)
+        commands.append((word, text))
+    return commands
 
 
-def _whole(text: str, lines: Sequence[str], place: int, chunk: Chunk) -> tuple[str, int]:
-    """A passage with the lines from `place` on that belong to it, and the place of the next command."""
+def _whole(text: str, lines: Sequence[str], index: int, chunk: Chunk) -> tuple[str, int]:
+    """A passage with the lines from `index` on that belong to it, and the index of the next command."""
     if _OPEN.match(text):
-        closed = [it for it in range(place, len(lines)) if _CLOSED.search(lines[it])]
+        closed = [number for number in range(index, len(lines)) if _CLOSED.search(lines[number])]
         for last in closed[: -_MAX_TRIES - 1 : -1]:
-            whole = "\n".join([text, *lines[place : last + 1]])
-            if place_in(chunk, whole):
+            whole = "\n".join([text, *lines[index : last + 1]])
+            if find_in_chunk(chunk, whole):
                 return whole, last + 1
-    end = next((it for it in range(place, len(lines)) if _COMMAND.fullmatch(lines[it])), len(lines))
-    return "\n".join([text, *lines[place:end]]).rstrip(), end
+    end = next(
+        (number for number in range(index, len(lines)) if _COMMAND.fullmatch(lines[number])), len(lines)
+    )
+    return "\n".join([text, *lines[index:end]]).rstrip(), end
 
 
 def _numbers(texts: Iterable[str]) -> set[int]:
     """The numbers in those of the texts that contain nothing else."""
-    return {int(it) for text in texts if _NUMBERS.fullmatch(text) for it in re.findall(r"\d{1,9}", text)}
+    return {
+        int(number) for text in texts if _NUMBERS.fullmatch(text) for number in re.findall(r"\d{1,9}", text)
+    }
 
 
 def _with(excerpts: Sequence[Excerpt], source: Source) -> list[Excerpt]:
     """The excerpts with one more, unless they already contain it; it replaces those within it."""
-    if any(_holds(it.source, source) or _same(it.source.excerpt, source.excerpt) for it in excerpts):
+    if any(
+        _holds(excerpt.source, source) or _same(excerpt.source.excerpt, source.excerpt)
+        for excerpt in excerpts
+    ):
         return list(excerpts)
-    within = [it for it in excerpts if _holds(source, it.source)]
-    others = [it for it in excerpts if it not in within]
-    return [*others, Excerpt(source, any(it.promoted for it in within))]
+    within = [excerpt for excerpt in excerpts if _holds(source, excerpt.source)]
+    others = [excerpt for excerpt in excerpts if excerpt not in within]
+    return [*others, Excerpt(source, any(excerpt.promoted for excerpt in within))]
 
 
 def _holds(one: Source, other: Source) -> bool:

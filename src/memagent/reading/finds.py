@@ -1,6 +1,6 @@
-"""The best finds so far, within the memory's budget, and what of them an answer is made from.
+"""The best finds so far, within the memory's budget, and those of them that an answer is made from.
 
-A find is the better, the more of the note its chunk supports and the more of the problem's words it has.
+A find ranks higher the more of the note its chunk supports and the more of the problem's words it has.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from memagent.reading.replies import is_declined
 from memagent.types import Chunk, Conversation
 
 MAX_SHOWN = 4
-"""How many finds the answer is made from, beside all that are as good: among more, small models err."""
+"""How many finds the answer is made from, plus any that are as good: with more, small models err."""
 
 _AS_GOOD = 0.7  # of the best one's worth: the question wants many
 
-_SUPPORT_FLOOR = 0.3  # a note may say in other words what the chunk says
-_COVERAGE_FLOOR = 0.02  # and a chunk what the problem asks for
+_SUPPORT_FLOOR = 0.3  # a note may put in other words what the chunk says
+_COVERAGE_FLOOR = 0.02  # as may a chunk what the problem asks for
 
 
 def shown_of(reading: Reading, memory: str) -> str:
-    """What the answer is made from if the memory was kept by an earlier read. Blocks."""
+    """What the answer is made from if the memory comes from an earlier read. Blocks."""
     return Finds(reading, memory).shown
 
 
@@ -34,50 +34,50 @@ class Finds:
 
     def __init__(self, reading: Reading, memory: str) -> None:
         self._reading, self.rarity = reading, Rarity()
-        self._finds = [Find((it.source,)) for it in excerpts_of(memory)]
+        self._finds = [Find((excerpt.source,)) for excerpt in excerpts_of(memory)]
         self.memory = memory
 
     @property
     def shown(self) -> str:
-        """The best of what is kept as the answer is made from it: in the document's order, with files."""
-        worth = [self._worth(it) for it in self._finds]
-        ranked = sorted(worth, reverse=True)[:MAX_SHOWN]
+        """The best finds, as the answer is made from them: in the document's order, with their files."""
+        worths = [self._worth(find) for find in self._finds]
+        ranked = sorted(worths, reverse=True)[:MAX_SHOWN]
         least = min(ranked[-1], _AS_GOOD * ranked[0]) if ranked else 0.0
-        best = [find for find, much in zip(self._finds, worth, strict=True) if much >= least]
-        several = len({source.file for it in best for source in it.sources}) > 1
-        lines = [it.text for it in best]
+        best = [find for find, worth in zip(self._finds, worths, strict=True) if worth >= least]
+        several = len({source.file for find in best for source in find.sources}) > 1
+        lines = [find.text for find in best]
         if several:
-            sources = [source for it in best for source in it.sources]
-            lines = [f"{it.file}: {' '.join(it.excerpt.split())}" for it in sources]
-        return "\n".join(f"- {it}" for it in lines)
+            sources = [source for find in best for source in find.sources]
+            lines = [f"{source.file}: {' '.join(source.excerpt.split())}" for source in sources]
+        return "\n".join(f"- {line}" for line in lines)
 
     @property
     def is_doubtful(self) -> bool:
         """Whether the finds have too little of what the problem says."""
-        return falls_short(self._reading.problem, [it.text for it in self._finds], self.rarity)
+        return falls_short(self._reading.problem, [find.text for find in self._finds], self.rarity)
 
     def take(self, update: Conversation, chunk: Chunk) -> Conversation:
-        """Keep what the note of an update is worth; returns the update with the memory as it is then."""
+        """Keep the passages that an update's note leads to; returns the update with the new memory."""
         before, prompts = self.memory, self._reading.prompts
         reply = prompts.restore(without_thought(update.completion.text))
         note = "" if is_declined(reply) else reply
         span = update.span or (chunk.start, chunk.end)
         find = locate(note, self._reading.problem, chunk, span, self.rarity)
         given_up = 0
-        if find and find.text not in {it.text for it in self._finds}:
+        if find and find.text not in {other.text for other in self._finds}:
             self._finds.append(find)
             given_up = self._fit()
         ignored = reply[:MAX_IGNORED] if self.memory == before else ""
         return replace(update, memory=self.memory, ignored=ignored, given_up=given_up)
 
     def _fit(self) -> int:
-        """Give up the worst finds until the rest is within the budget; of equals, the earliest.
+        """Drop the worst finds until the rest is within the budget; of equals, the earliest.
 
-        Returns how many passages were given up.
+        Returns how many passages were dropped.
         """
         given_up = 0
         while self._finds:
-            self.memory = memory_of(Excerpt(source) for it in self._finds for source in it.sources)
+            self.memory = memory_of(Excerpt(source) for find in self._finds for source in find.sources)
             if self._reading.fits_memory(self.memory):
                 return given_up
             worst = min(self._finds, key=self._worth)

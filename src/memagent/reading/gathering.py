@@ -18,7 +18,8 @@ class Gathering:
     """A memory into which notes are gathered, one after the other.
 
     A note is kept word for word as long as memory and note fit the memory's budget. Later notes wait; once
-    they would exceed a chunk, or at the end, a conversation merges them. What waits never exceeds a chunk.
+    they would exceed a chunk, or at the end, a conversation merges them. So those that wait never exceed a
+    chunk.
     """
 
     def __init__(self, reading: Reading, memory: str = "") -> None:
@@ -33,23 +34,23 @@ class Gathering:
         return BETWEEN.join(filter(None, [self.memory, *self._waiting]))
 
     def has(self, note: str) -> bool:
-        """Whether all lines of a note are there already."""
+        """Whether the memory or the waiting notes already have all lines of a note."""
         lines = {line.strip() for line in self.text.splitlines()}
         return all(line.strip() in lines for line in note.splitlines())
 
     async def add(self, note: str) -> list[Conversation]:
-        """Take a note. Returns the conversations that made room for it."""
+        """Add a note. Returns the conversations that made room for it."""
         budgets = self._reading.budgets
         if not self._waiting:
             both = BETWEEN.join(filter(None, [self.memory, note]))
             if await self._reading.count_tokens(both) <= budgets.memory_tokens:
                 self.memory = both
                 return []
-        waiting, made = BETWEEN.join([*self._waiting, note]), list[Conversation]()
+        waiting, merges = BETWEEN.join([*self._waiting, note]), list[Conversation]()
         if self._waiting and await self._reading.count_tokens(waiting) > budgets.chunk_tokens:
-            made = await self.merge()
+            merges = await self.merge()
         self._waiting.append(note)
-        return made
+        return merges
 
     async def merge(self) -> list[Conversation]:
         """Merge the waiting notes into the memory. Returns the conversations that it took."""
@@ -58,10 +59,10 @@ class Gathering:
         reading, before = self._reading, self.text
         notes = await asyncio.to_thread(as_chunk, self._waiting, reading.model.count_tokens)
 
-        def prompt(shown: str, memory: str) -> tuple[Message, ...]:
-            return reading.prompts.fill("merge", problem=reading.problem, chunk=shown, memory=memory)
+        def prompt(text: str, memory: str) -> tuple[Message, ...]:
+            return reading.prompts.fill("merge", problem=reading.problem, chunk=text, memory=memory)
 
-        updates = [it async for it in reading.update(notes, self.memory, read_gated, prompt)]
+        updates = [update async for update in reading.update(notes, self.memory, read_gated, prompt)]
         if not updates[-1].memory:  # a model that leaves an empty memory unchanged must not lose the notes
             updates[-1] = await reading.with_memory(updates[-1], notes.text)
         self.memory = updates[-1].memory

@@ -15,26 +15,27 @@ import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 from memagent.engines.wrappers import Complete, Wrapper
 from memagent.errors import ContextOverflowError, JournalError
-from memagent.reading.lines import Answer, Line, Overflow, Reply, from_json, to_json
+from memagent.reading.lines import Answer, Line, Overflow, RecordedReply, from_json, to_json
 from memagent.storage import Log, read_log
 from memagent.types import Completion, Conversation, Engine, Message, Sampling
 
 FORMAT = 2
 _BEGINNING = b'{"type": "header"'
 _INCIDENTAL = ("created", "version", "given", "sources", "titles", "mark", "crc32")
-"""What headers of the same read may differ in."""
+"""The fields in which headers of the same read may differ."""
 _CHANGES = {
     "document.sha256": "the document has changed since the read began",
     "document.formats": "the document's files had names of other formats when the read began",
     "prompts": "the templates have changed since the read began",
     "memory": "the memory that it started from has changed",
 }
-"""What to say of a difference if the two values would mean nothing to the user."""
+"""The message for a difference whose values would mean nothing to the user."""
 
 
 class Journal(Wrapper):
@@ -50,7 +51,7 @@ class Journal(Wrapper):
         """How many replies came from the record."""
         self._log = log
         self._replies: defaultdict[str, deque[int]] = defaultdict(deque)  # offsets by the prompt's digest
-        self._told: Counter[tuple[str, bool]] = Counter()  # on record, by the prompt's digest and `unused`
+        self._recorded: Counter[tuple[str, bool]] = Counter()  # by the prompt's digest and `unused`
 
     @classmethod
     def open(cls, path: Path, engine: Engine, resume: bool = False) -> Self:
@@ -82,7 +83,7 @@ class Journal(Wrapper):
                 case "reply" | "overflow":
                     self._replies[line["prompt_sha256"]].append(offset)
                 case "conversation":
-                    self._told[line["prompt_sha256"], line["unused"]] += 1
+                    self._recorded[line["prompt_sha256"], line["unused"]] += 1
                 case "answer":
                     self.answer = line["answer"]
         if not number:  # no reply was paid for: the new read takes its place
@@ -107,11 +108,11 @@ class Journal(Wrapper):
         """Complete from the record, or with the engine, whose reply is on disk when this returns."""
         digest = prompt_digest(messages, sampling)
         match await self._recall(digest):
-            case Overflow(error=told, unusable=unusable):
-                overflow = ContextOverflowError(told)
+            case Overflow(error=message, unusable=unusable):
+                overflow = ContextOverflowError(message)
                 overflow.unusable = unusable
                 raise overflow
-            case Reply(completion=completion):
+            case RecordedReply(completion=completion):
                 self.recalled += 1
                 return completion
         try:
@@ -119,13 +120,14 @@ class Journal(Wrapper):
         except ContextOverflowError as error:
             await self._write(to_json(Overflow(digest, str(error), error.paid)))
             raise
-        await self._write(to_json(Reply(digest, completion)))
+        await self._write(to_json(RecordedReply(digest, completion)))
         return completion
 
     def left_over(self) -> list[Completion]:
         """The replies on record that were not asked for again. Blocks."""
-        lines = (from_json(self._log.at(place)) for places in self._replies.values() for place in places)
-        return [line.completion for line in lines if isinstance(line, Reply)]
+        offsets = chain.from_iterable(self._replies.values())
+        lines = (from_json(self._log.at(offset)) for offset in offsets)
+        return [line.completion for line in lines if isinstance(line, RecordedReply)]
 
     def close(self) -> None:
         """Release the file; the engine stays open."""
@@ -134,9 +136,9 @@ class Journal(Wrapper):
     async def append(self, conversation: Conversation) -> None:
         """Write the outcome of a conversation, unless it is already on record."""
         digest = prompt_digest(conversation.messages)
-        told = digest, conversation.unused  # a prompt asked ahead in vain may be asked again in its turn
-        if self._told[told]:
-            self._told[told] -= 1
+        key = digest, conversation.unused  # a prompt asked ahead in vain may be asked again in its turn
+        if self._recorded[key]:
+            self._recorded[key] -= 1
             return
         line = to_json(conversation) | {"prompt_sha256": digest}
         await self._write(line, sync=False)  # it follows from the reply, which is on disk
@@ -186,7 +188,7 @@ def _check_format(header: Mapping[str, Any], path: Path) -> None:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
-    """How two headers differ, or "" if they agree in everything that a read depends on."""
+    """The difference between two headers, or "" if all that a read depends on is the same."""
 
     # Another workflow also has other prompts and options, but says more than they do; digests say least.
     def order(key: str) -> tuple[bool, bool, str]:
@@ -200,8 +202,8 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
             if inner := difference(before, after, f"{prefix}{key}."):
                 return inner
             continue
-        place = f"{prefix}{key}"
-        return _CHANGES.get(place) or f"{place} was {_short(before)}, now it is {_short(after)}"
+        name = f"{prefix}{key}"
+        return _CHANGES.get(name) or f"{name} was {_short(before)}, now it is {_short(after)}"
     return ""
 
 
@@ -218,8 +220,8 @@ def new_path(folder: Path, document: str, problem: str) -> Path:
 
 def earlier_paths(folder: Path, document: str, problem: str) -> list[Path]:
     """The journals of this document and problem in a folder, largest first, then newest first."""
-    found = folder.glob(f"*-{_key(document, problem)}.jsonl")
-    return sorted(found, key=lambda path: (path.stat().st_size, path.name), reverse=True)
+    paths = folder.glob(f"*-{_key(document, problem)}.jsonl")
+    return sorted(paths, key=lambda path: (path.stat().st_size, path.name), reverse=True)
 
 
 def _key(document: str, problem: str) -> str:

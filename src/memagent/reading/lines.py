@@ -13,7 +13,7 @@ from memagent.types import Completion, Conversation, Usage
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a read depends on: `values` are everything, other fields what there is to show of it."""
+    """What a read depends on: all of it is in `values`, the part that is shown in the other fields."""
 
     problem: str
     memory: str
@@ -26,7 +26,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RecordedReply:
     """The reply to the prompt with this digest."""
 
     prompt_sha256: str
@@ -46,7 +46,7 @@ class Overflow:
 class Answer:
     """The end of a read: as in `Result`.
 
-    `statements` are None if their sources were not looked for.
+    `statements` are None if no sources were looked for.
     """
 
     answer: str
@@ -54,7 +54,7 @@ class Answer:
     statements: tuple[Statement, ...] | None = None
 
 
-Line = Header | Reply | Overflow | Conversation | Answer
+Line = Header | RecordedReply | Overflow | Conversation | Answer
 """A line of a journal; a `Conversation` is without its prompt and the text of its reply."""
 
 _ELSEWHERE = {"messages", "completion"}  # fields of a conversation that follow from its prompt's digest
@@ -65,7 +65,7 @@ def to_json(line: Line) -> dict[str, Any]:
     match line:
         case Header():
             return {"type": "header", **line.values}
-        case Reply():
+        case RecordedReply():
             completion = line.completion
             return {
                 "type": "reply",
@@ -85,9 +85,9 @@ def to_json(line: Line) -> dict[str, Any]:
 
 def outcome_of(conversation: Conversation) -> dict[str, Any]:
     """A conversation without its prompt and reply."""
-    values = {it.name: getattr(conversation, it.name) for it in fields(conversation)}
+    values = {field.name: getattr(conversation, field.name) for field in fields(conversation)}
     completion = conversation.completion
-    own = {name: it for name, it in values.items() if name not in _ELSEWHERE}
+    own = {name: value for name, value in values.items() if name not in _ELSEWHERE}
     if own["table"] is None:
         del own["table"]
     return own | {
@@ -110,8 +110,8 @@ def from_json(line: Mapping[str, Any]) -> Line:
                 return _header(line)
             case "reply":
                 completion = _completion(line, line["reply"])
-                told = replace(completion, alternatives=line.get("alternatives", {}))
-                return Reply(line["prompt_sha256"], told)
+                completion = replace(completion, alternatives=line.get("alternatives", {}))
+                return RecordedReply(line["prompt_sha256"], completion)
             case "overflow":
                 return Overflow(line["prompt_sha256"], line["error"], _unusable(line))
             case "conversation":
@@ -135,12 +135,12 @@ def _header(line: Mapping[str, Any]) -> Header:
         budgets=line["budgets"],
         sha256=document["sha256"],
         sources=tuple(document["sources"]),
-        values={name: it for name, it in line.items() if name != "type"},
+        values={name: value for name, value in line.items() if name != "type"},
     )
 
 
 def _conversation(line: Mapping[str, Any]) -> Conversation:
-    own = {it.name for it in fields(Conversation)} & line.keys()
+    own = {field.name for field in fields(Conversation)} & line.keys()
     values = {name: line[name] for name in own}
     if line["span"] is not None:
         values["span"] = tuple(line["span"])

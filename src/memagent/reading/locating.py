@@ -1,9 +1,9 @@
 """Which sentences a note or a statement comes from: those that share most of its words, above all rare ones.
 
-A note is the model's; what is kept of it is the document's own words. A statement of an answer that no place
-says has its nearest passages: they share its telling words, and have all of its names and numbers that the
-problem did not bring up. How often they are the right ones was measured: see docs/sources.md. A heading is
-no passage.
+The model writes a note; the memory keeps the document's own words in its stead. A statement of an answer that
+the document does not say word for word is given its nearest passages: they share its telling words, and have
+all of its names and numbers that the problem does not mention. How often they are the right ones was
+measured: see docs/sources.md. A heading is no passage.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MAX_KEPT = 64  # passages considered at the end, the best by then: memory does 
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """What a note led to: passages of one chunk, in order, word for word.
+    """The passages of one chunk that a note led to, in order, word for word.
 
     `support` is the share, 0 to 1 by weight, of the note's own words that the chunk has.
     """
@@ -72,7 +72,7 @@ class Find:
     @property
     def text(self) -> str:
         """The passages as one line."""
-        return " ".join(word for it in self.sources for word in it.excerpt.split())
+        return " ".join(word for source in self.sources for word in source.excerpt.split())
 
 
 def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) -> Find | None:
@@ -81,16 +81,16 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
     None if neither the note nor the problem has a telling word that is there. `rarity` has seen what was
     read, by paragraphs.
     """
-    asked, noted = telling(problem), telling(note)
+    problem_words, note_words = telling(problem), telling(note)
     text = chunk.text[span[0] - chunk.start : span[1] - chunk.start]
     groups = list(paragraphs(text, chunk, span))
-    there = frozenset(word for start, end in groups for word in stems(text[start:end]))
-    own = noted - asked or noted
-    if not (noted | asked) & there:
+    chunk_words = frozenset(word for start, end in groups for word in stems(text[start:end]))
+    own_words = note_words - problem_words or note_words
+    if not (note_words | problem_words) & chunk_words:
         return None
-    support = rarity.weigh(own & there) / (rarity.weigh(own) or 1.0)
-    places = _places(text, groups, (noted | asked) & there, rarity)
-    return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in places), support)
+    support = rarity.weigh(own_words & chunk_words) / (rarity.weigh(own_words) or 1.0)
+    spans = _find_spans(text, groups, (note_words | problem_words) & chunk_words, rarity)
+    return Find(tuple(source_at(chunk, span[0] + start, span[0] + end) for start, end in spans), support)
 
 
 def count_words(chunk: Chunk, rarity: Rarity) -> None:
@@ -110,11 +110,11 @@ def falls_short(problem: str, passages: Iterable[str], rarity: Rarity, least: fl
     Words that only measure (how *long*, per *month*) say nothing about that. How often it is right was
     measured: see benchmarks/gate.py.
     """
-    asked = telling(problem) - _MEASURES
-    covered = max((_share(asked, it, rarity) for it in passages), default=0.0)
+    problem_words = telling(problem) - _MEASURES
+    covered = max((_share(problem_words, passage, rarity) for passage in passages), default=0.0)
     names = find_names(problem.partition(" ")[2])  # the first word of a sentence is no name
-    known = sum(rarity.holding(it) > 0 for it in names) / len(names) if names else 1.0
-    return bool(asked) and covered * known < least
+    known = sum(rarity.holding(name) > 0 for name in names) / len(names) if names else 1.0
+    return bool(problem_words) and covered * known < least
 
 
 def _share(words: frozenset[str], text: str, rarity: Rarity) -> float:
@@ -126,36 +126,40 @@ def _share(words: frozenset[str], text: str, rarity: Rarity) -> float:
 def paragraphs(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
     """The paragraphs of a text, which is a chunk's within a span of the document; none is of two files."""
     first, last = span
-    files = [it.start for it in chunk.parts if it.start == it.offset and first < it.start < last]
+    files = [part.start for part in chunk.parts if part.start == part.offset and first < part.start < last]
     for start, end in pairwise([first, *files, last]):
         yield from between(text, start - first, end - first, PARAGRAPH_END)
 
 
-def _places(text: str, groups: Iterable[Span], wanted: frozenset[str], rarity: Rarity) -> list[Span]:
-    """The sentences that have most of the wanted words, in order; neighbours in a group are joined.
+def _find_spans(text: str, groups: Iterable[Span], words: frozenset[str], rarity: Rarity) -> list[Span]:
+    """The sentences that have most of these words, in order; neighbours in a group are joined.
 
-    Of what has no sentences, they are windows.
+    Text without sentences gives windows instead.
     """
-    wanted_weights = {word: rarity.weigh([word]) for word in wanted}
-    found = [
+    word_weights = {word: rarity.weigh([word]) for word in words}
+    candidates = [
         (span, group)
-        for group, it in enumerate(groups)
-        for sentence in sentences(text, *it)
-        for span in windows(text, sentence, wanted_weights, MAX_SENTENCES)
+        for group, paragraph in enumerate(groups)
+        for sentence in sentences(text, *paragraph)
+        for span in windows(text, sentence, word_weights, MAX_SENTENCES)
     ]
-    weights = [rarity.weigh(wanted.intersection(stems(text[start:end]))) for (start, end), _ in found]
+    weights = [rarity.weigh(words.intersection(stems(text[start:end]))) for (start, end), _ in candidates]
     ranked = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)[:MAX_SENTENCES]
-    as_good = [place for place in ranked if weights[place] >= _AS_GOOD * weights[ranked[0]]]
-    chosen = [place for place in {*ranked[:2], *as_good} if weights[place]]
+    as_good = [index for index in ranked if weights[index] >= _AS_GOOD * weights[ranked[0]]]
+    chosen = [index for index in {*ranked[:2], *as_good} if weights[index]]
     joined: list[Span] = []
     last = -2
-    for place in sorted(chosen):
-        span, group = found[place]
-        if place == last + 1 and group == found[last][1] and not _WORD.search(text, joined[-1][1], span[0]):
+    for index in sorted(chosen):
+        span, group = candidates[index]
+        if (
+            index == last + 1
+            and group == candidates[last][1]
+            and not _WORD.search(text, joined[-1][1], span[0])
+        ):
             joined[-1] = (joined[-1][0], span[1])
         else:
             joined.append(span)
-        last = place
+        last = index
     return joined
 
 
@@ -170,14 +174,14 @@ class _Passage:
 
 @dataclass(slots=True)
 class _Search:
-    """The search for the passages nearest to a statement: its telling words, and those that may not lack."""
+    """The search for the passages nearest to a statement: its telling words, some of which are `needed`."""
 
     weights: Mapping[str, float]
     needed: frozenset[str]
     passages: list[_Passage] = field(default_factory=list)
 
     def consider(self, passage: _Passage) -> None:
-        """Take in a passage, and give up the worst if there are many."""
+        """Add a passage, and drop the worst if there are many."""
         self.passages.append(passage)
         if len(self.passages) >= 2 * _MAX_KEPT:
             self.passages = self._rank()[:_MAX_KEPT]
@@ -187,11 +191,11 @@ class _Search:
         whole, chosen, covered = self._weigh(self.weights), list[_Passage](), frozenset[str]()
         for _ in range(_MAX_PASSAGES):
             fit = [  # those that may speak of the same as the first
-                it
-                for it in self._rank()
-                if not chosen or it.paragraph == chosen[0].paragraph or it.shared & chosen[0].shared
+                passage
+                for passage in self._rank()
+                if not chosen or passage.paragraph == chosen[0].paragraph or passage.shared & chosen[0].shared
             ]
-            best = max(fit, key=lambda it: self._weigh(it.shared - covered), default=None)
+            best = max(fit, key=lambda passage: self._weigh(passage.shared - covered), default=None)
             if best is None or self._weigh(best.shared - covered) < _MIN_ADDED * whole:
                 break
             chosen.append(best)
@@ -199,13 +203,13 @@ class _Search:
         enough = len(covered) >= _MIN_SHARED and self._weigh(covered) >= least * whole
         if not enough or self.needed - covered:
             return ()
-        return tuple(sorted((it.source for it in chosen), key=lambda it: it.at or 0))
+        return tuple(sorted((passage.source for passage in chosen), key=lambda source: source.at or 0))
 
     def _rank(self) -> list[_Passage]:
-        return sorted(self.passages, key=lambda it: self._weigh(it.shared), reverse=True)
+        return sorted(self.passages, key=lambda passage: self._weigh(passage.shared), reverse=True)
 
     def _weigh(self, words: Iterable[str]) -> float:
-        return sum(self.weights[it] for it in sorted(words))
+        return sum(self.weights[word] for word in sorted(words))
 
 
 def find_sources(
@@ -224,26 +228,26 @@ def find_sources(
         chunk_tokens: the size of those chunks.
         least: as `MIN_COVERED`.
     """
-    found, rarity = list(statements), Rarity()
+    located, rarity = list(statements), Rarity()
     for chunk in split(document.blocks(), chunk_tokens, estimate_tokens):
-        if all(it.source for it in found):
-            return tuple(found)
+        if all(statement.source for statement in located):
+            return tuple(located)
         count_words(chunk, rarity)
-        for place, it in enumerate(found):
-            if it.source is None:
-                found[place] = replace(it, source=find(it.text, chunk))
+        for index, statement in enumerate(located):
+            if statement.source is None:
+                located[index] = replace(statement, source=find(statement.text, chunk))
     searches = {
-        place: [_search(part, problem, rarity) for part in (it.text, *_pieces(it.text))]
-        for place, it in enumerate(found)
-        if it.source is None
+        index: [_search(piece, problem, rarity) for piece in (statement.text, *_pieces(statement.text))]
+        for index, statement in enumerate(located)
+        if statement.source is None
     }
     if searches:
         for chunk in split(document.blocks(), chunk_tokens, estimate_tokens):
-            _look_through(chunk, [it for some in searches.values() for it in some])
-    for place, (whole, *pieces) in searches.items():
-        nearest = whole.nearest(least) or _of_each([it.nearest(least) for it in pieces])
-        found[place] = replace(found[place], nearest=nearest)
-    return tuple(found)
+            _look_through(chunk, [search for group in searches.values() for search in group])
+    for index, (whole, *pieces) in searches.items():
+        nearest = whole.nearest(least) or _of_each([piece.nearest(least) for piece in pieces])
+        located[index] = replace(located[index], nearest=nearest)
+    return tuple(located)
 
 
 def _search(text: str, problem: str, rarity: Rarity) -> _Search:
@@ -253,14 +257,14 @@ def _search(text: str, problem: str, rarity: Rarity) -> _Search:
 
 def _pieces(statement: str) -> list[str]:
     """The pieces of a statement that lists or joins several things; none if it is of one piece."""
-    pieces = [it for it in _BETWEEN_PIECES.split(statement) if telling(it)]
+    pieces = [piece for piece in _BETWEEN_PIECES.split(statement) if telling(piece)]
     return pieces if len(pieces) > 1 else []
 
 
 def _of_each(nearest: Sequence[tuple[Source, ...]]) -> tuple[Source, ...]:
     """The passages of all pieces, in the document's order; none unless each piece has some."""
-    sources = dict.fromkeys(it for some in nearest for it in some)
-    return tuple(sorted(sources, key=lambda it: it.at or 0)) if all(nearest) else ()
+    sources = dict.fromkeys(source for passages in nearest for source in passages)
+    return tuple(sorted(sources, key=lambda source: source.at or 0)) if all(nearest) else ()
 
 
 def _look_through(chunk: Chunk, searches: Sequence[_Search]) -> None:
@@ -282,5 +286,5 @@ def _names(statement: str) -> frozenset[str]:
     """The stems of a statement's names and numbers; a first word has a capital anyway, but a name goes on."""
     words = re.findall(r"\w+", statement.replace(SOFT_HYPHEN, ""))
     first = len(words) > 1 and not words[1][0].isupper()
-    named = [it for it in words[first:] if it[0].isupper() and len(it) > 1]
-    return telling(" ".join([*named, *(it for it in words if it[0].isdigit())]))
+    named = [word for word in words[first:] if word[0].isupper() and len(word) > 1]
+    return telling(" ".join([*named, *(word for word in words if word[0].isdigit())]))

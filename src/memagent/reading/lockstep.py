@@ -62,7 +62,7 @@ class Seat(Wrapper):
         self.together.begin()
 
     @property
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """How far the read is: its pass, and how many chunks of it have had their turn."""
         now = self.progress()
         return now.passes, now.reread if now.passes > 1 else now.chunks
@@ -81,10 +81,10 @@ class Together:
         """Give the turn to the reads furthest behind, if all are waiting and no call is running."""
         if self._running or not self.present or not all(seat.waiting for seat in self.present):
             return
-        behind = min(seat.place for seat in self.present)
+        behind = min(seat.position for seat in self.present)
         calls: list[_Call] = []
         for seat in self.present:
-            if seat.place == behind:
+            if seat.position == behind:
                 calls += seat.waiting
                 seat.waiting = []
         for group in _groups(calls):

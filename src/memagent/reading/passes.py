@@ -22,30 +22,30 @@ class Passes:
     """The passes over one document. All but the first may run side by side.
 
     Args:
-        found: the pass over the document's blocks that the first pass uses.
+        blocks: the pass over the document's blocks that the first pass uses.
         chunk_tokens: the size of a chunk.
         count_tokens: counts the tokens of a text.
-        taken: called with each chunk before it is handed out, and whether its turn had come before; also
+        on_chunk: called with each chunk before it is handed out, and whether its turn had come before; also
             with blank chunks at the beginning, which are never handed out.
-        begun: called with the number of chunks of a further pass when it begins.
-        passed: called with each chunk that is passed over.
+        on_pass: called with the number of chunks of a further pass when it begins.
+        on_passed_over: called with each chunk that is passed over.
         exact: whether chunks are cut exactly at their size.
     """
 
     def __init__(
         self,
-        found: Pass,
+        blocks: Pass,
         chunk_tokens: int,
         count_tokens: TokenCounter,
-        taken: Callable[[Chunk, bool], None] = lambda _chunk, _again: None,
-        begun: Callable[[int], None] = lambda _chunks: None,
-        passed: Callable[[Chunk], None] = lambda _chunk: None,
+        on_chunk: Callable[[Chunk, bool], None] = lambda _chunk, _again: None,
+        on_pass: Callable[[int], None] = lambda _chunks: None,
+        on_passed_over: Callable[[Chunk], None] = lambda _chunk: None,
         *,
         exact: bool = False,
     ) -> None:
-        self._document = found.document
-        self._plan = in_thread(split(found, chunk_tokens, count_tokens, exact=exact), found.may_convert)
-        self._taken, self._begun, self._passed = taken, begun, passed
+        self._document = blocks.document
+        self._plan = in_thread(split(blocks, chunk_tokens, count_tokens, exact=exact), blocks.may_convert)
+        self._on_chunk, self._on_pass, self._on_passed_over = on_chunk, on_pass, on_passed_over
         self._readable: list[Chunk] = []  # outlines, from the first chunk with text on
         self._behind: set[int] = set()  # handed out, or passed over
 
@@ -68,28 +68,28 @@ class Passes:
                     yield chunk
                 else:
                     self._behind.add(chunk.index)
-                    self._passed(chunk)
+                    self._on_passed_over(chunk)
 
     async def count(self) -> int:
         """The number of chunks; cuts what has not been cut. Raises `DocumentError` if none has text."""
         await drain(self._cut())
         return len(self._readable)
 
-    async def again(self, places: Sequence[int] | None = None) -> AsyncGenerator[Chunk, None]:
-        """A further pass, over all chunks or those at these places, which are in order and below `count`."""
+    async def again(self, indices: Sequence[int] | None = None) -> AsyncGenerator[Chunk, None]:
+        """A further pass, over all chunks or those at these indices, in order and below `count`."""
         count = await self.count()
-        places = range(count) if places is None else places
-        self._begun(len(places))
-        async with aclosing(self.only(places)) as chunks:
+        indices = range(count) if indices is None else indices
+        self._on_pass(len(indices))
+        async with aclosing(self.only(indices)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    def only(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
-        """The chunks at these places, which are in order and below `count`, as part of a pass."""
-        return self._hand_out(self._at(places))
+    def only(self, indices: Sequence[int]) -> AsyncGenerator[Chunk, None]:
+        """The chunks with these indices, which are in order and below `count`, as part of a pass."""
+        return self._hand_out(self._at(indices))
 
     async def looked_through(self) -> AsyncGenerator[Chunk, None]:
-        """All chunks, for a look without a model: no callback is called."""
+        """All chunks, to be looked at without a model: no callback is called."""
         async with aclosing(self._at(range(await self.count()))) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -101,14 +101,14 @@ class Passes:
         async with aclosing(self._cut()) as rest:
             return await anext(rest, None) is not None
 
-    async def _at(self, places: Sequence[int]) -> AsyncGenerator[Chunk, None]:
-        found = self._document.blocks()
+    async def _at(self, indices: Sequence[int]) -> AsyncGenerator[Chunk, None]:
+        blocks = self._document.blocks()
         try:
-            chunks = cut_again(found, [self._readable[place] for place in places])
-            async for chunk in in_thread(chunks, found.may_convert):
+            chunks = cut_again(blocks, [self._readable[index] for index in indices])
+            async for chunk in in_thread(chunks, blocks.may_convert):
                 yield chunk
         finally:
-            found.close()
+            blocks.close()
 
     async def _hand_out(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
         """The chunks, each noted as it is handed out."""
@@ -118,7 +118,7 @@ class Passes:
                 yield chunk
 
     def _hand(self, chunk: Chunk) -> None:
-        self._taken(chunk, chunk.index in self._behind)
+        self._on_chunk(chunk, chunk.index in self._behind)
         self._behind.add(chunk.index)
 
     async def _cut(self) -> AsyncGenerator[Chunk, None]:
@@ -128,7 +128,7 @@ class Passes:
                 self._readable.append(replace(chunk, text=""))
                 yield chunk
             else:
-                self._taken(chunk, False)
+                self._on_chunk(chunk, False)
         if not self._readable:
             names = ", ".join(source.name for source in self._document.sources)
             raise DocumentError(f"{names} has no text")

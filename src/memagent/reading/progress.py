@@ -1,4 +1,4 @@
-"""How far a read has come, what it has cost and what it led to, as values for every caller to show."""
+"""The progress, cost and result of a read, as values for every caller to show."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Meter:
     def __init__(self, settings: ReadSettings, document: Document, progress: Progress) -> None:
         self.progress = progress
         self._settings, self._document = settings, document
-        self._encodings = {it.name: it.encoding for it in document.sources if it.encoding}
+        self._encodings = {source.name: source.encoding for source in document.sources if source.encoding}
         self._handed: deque[tuple[Chunk, bool]] = deque()  # whose turn has not come
         self._bytes_read = self._fresh_tokens = self._reread_recalled = 0
         self._fraction_recalled = self._pass_since = 0.0
@@ -179,11 +179,11 @@ class Meter:
 
     def take_unusable(self, usages: Iterable[Usage]) -> None:
         """Replies were paid for that could not be used."""
-        spent = sum((self._settings.price(it, calls=0) for it in usages), self.progress.spent)
+        spent = sum((self._settings.price(usage, calls=0) for usage in usages), self.progress.spent)
         self.progress = replace(self.progress, spent=spent)
 
     def take_unused(self, completion: Completion) -> None:
-        """A reply on record was not needed again; it was paid for."""
+        """A reply on record was not needed again, but was paid for."""
         self.take_unusable(completion.unusable)
         now = self._pay(completion.usage)
         self.progress = replace(now, recalled=now.recalled + 1, unused=now.unused + 1)

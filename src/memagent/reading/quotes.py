@@ -73,18 +73,18 @@ class _Words:
     before: list[str] = field(default_factory=list)
     numbers: list[bool] = field(default_factory=list)
     capitals: list[bool] = field(default_factory=list)
-    places: dict[str, list[int]] = field(default_factory=dict)
+    positions: dict[str, list[int]] = field(default_factory=dict)
 
-    def add(self, found: re.Match[str], before: str) -> None:
+    def add(self, match: re.Match[str], before: str) -> None:
         """Add a word."""
-        number = found.lastgroup == "number"
-        word = _number(found.group()) if number else found.group().casefold().replace(SOFT_HYPHEN, "")
-        self.places.setdefault(word, []).append(len(self.words))
+        number = match.lastgroup == "number"
+        word = _number(match.group()) if number else match.group().casefold().replace(SOFT_HYPHEN, "")
+        self.positions.setdefault(word, []).append(len(self.words))
         self.words.append(word)
-        self.spans.append(found.span())
+        self.spans.append(match.span())
         self.before.append(before)
         self.numbers.append(number)
-        self.capitals.append(found.group()[0].isupper())
+        self.capitals.append(match.group()[0].isupper())
 
 
 def words(text: str) -> Iterator[str]:
@@ -101,22 +101,22 @@ def placed_words(text: str) -> Iterator[tuple[str, int, int]]:
 
 def says(text: str, statement: str) -> bool:
     """Whether a text says a statement."""
-    return place_of(statement, text) is not None
+    return find_span(statement, text) is not None
 
 
-def place_of(statement: str, text: str) -> tuple[int, int] | None:
+def find_span(statement: str, text: str) -> tuple[int, int] | None:
     """The span of a statement's words in a text, the first if there are several; None if there is none."""
-    wanted, found = _words_of(statement), _words_of_text(text)
-    count = len(wanted.words)
-    if not count or any(word not in found.places for word in wanted.words):
+    needle, haystack = _words_of(statement), _words_of_text(text)
+    count = len(needle.words)
+    if not count or any(word not in haystack.positions for word in needle.words):
         return None
-    anchor = min(range(count), key=lambda number: len(found.places[wanted.words[number]]))
-    for place in found.places[wanted.words[anchor]]:
-        first = place - anchor
-        if first < 0 or found.words[first] != wanted.words[0]:
+    anchor = min(range(count), key=lambda number: len(haystack.positions[needle.words[number]]))
+    for index in haystack.positions[needle.words[anchor]]:
+        first = index - anchor
+        if first < 0 or haystack.words[first] != needle.words[0]:
             continue
-        if found.words[first : first + count] == wanted.words and _agree(wanted, found, first):
-            start, end = found.spans[first][0], found.spans[first + count - 1][1]
+        if haystack.words[first : first + count] == needle.words and _agree(needle, haystack, first):
+            start, end = haystack.spans[first][0], haystack.spans[first + count - 1][1]
             if not (_is_within_word(text, start) or _is_within_word(text, end)):
                 return start, end
     return None
@@ -124,26 +124,26 @@ def place_of(statement: str, text: str) -> tuple[int, int] | None:
 
 def is_telling(statement: str) -> bool:
     """Whether a statement says something by itself: several words, a number, a name, a non-ASCII word."""
-    found = _words_of(statement)
-    return len(found.words) > 1 or any(
+    parsed = _words_of(statement)
+    return len(parsed.words) > 1 or any(
         number or capital or not word.isascii()
-        for word, number, capital in zip(found.words, found.numbers, found.capitals, strict=True)
+        for word, number, capital in zip(parsed.words, parsed.numbers, parsed.capitals, strict=True)
     )
 
 
 def _words_of(text: str) -> _Words:
-    made, end, before, last = _Words(), 0, "", ""
-    for found in _TOKEN.finditer(text):
-        if found.start() > end + 1 or not text[end : found.start()].isspace():
-            before = _stronger(before, _between(text, end, found.start(), last))
-        last, end = found.group(), found.end()
+    parsed, end, before, last = _Words(), 0, "", ""
+    for match in _TOKEN.finditer(text):
+        if match.start() > end + 1 or not text[end : match.start()].isspace():
+            before = _stronger(before, _between(text, end, match.start(), last))
+        last, end = match.group(), match.end()
         word = last.lower()
         if word in _COPULAS:
             before = _stronger(before, _COPULAS[word])
-        elif word not in _ARTICLES or (last == "A" and made.words and before != "end"):
-            made.add(found, before)
+        elif word not in _ARTICLES or (last == "A" and parsed.words and before != "end"):
+            parsed.add(match, before)
             before = ""
-    return made
+    return parsed
 
 
 _words_of_text = lru_cache(maxsize=32)(_words_of)  # several statements are looked for in a text
@@ -171,45 +171,49 @@ def _number(text: str) -> str:
     return re.sub(r"(?<!\d)\.", "0.", _THOUSANDS.sub("", digits.strip())) + symbols
 
 
-def _agree(wanted: _Words, found: _Words, first: int) -> bool:
+def _agree(needle: _Words, haystack: _Words, first: int) -> bool:
     """Whether the same words mean the same, judging by what comes between, before and after them."""
-    behind = first + len(wanted.words)
-    for number in range(1, len(wanted.words)):
-        one, other = wanted.before[number], found.before[first + number]
+    behind = first + len(needle.words)
+    for number in range(1, len(needle.words)):
+        one, other = needle.before[number], haystack.before[first + number]
         pair = {one, other}
-        apposition = "pause" in pair and "end" not in pair and not found.capitals[first + number]
+        apposition = "pause" in pair and "end" not in pair and not haystack.capitals[first + number]
         if not (one == other or pair == {"", "pause"} or apposition):
             return False
-    if first and found.before[first] in ("", "is", "was") and _turns(found, first - 1, found.numbers[first]):
+    if (
+        first
+        and haystack.before[first] in ("", "is", "was")
+        and _turns(haystack, first - 1, haystack.numbers[first])
+    ):
         return False
-    if behind < len(found.words) and found.before[behind] in ("", "is", "was"):
-        word = found.words[behind]
-        if word in _DENYING or (found.numbers[behind - 1] and word in _MULTIPLYING):
+    if behind < len(haystack.words) and haystack.before[behind] in ("", "is", "was"):
+        word = haystack.words[behind]
+        if word in _DENYING or (haystack.numbers[behind - 1] and word in _MULTIPLYING):
             return False
-        return not _goes_on(found, behind)
+        return not _goes_on(haystack, behind)
     return True
 
 
-def _is_within_word(text: str, place: int) -> bool:
-    """Whether a word goes on at a place: across a hyphen, or a combining mark, such as a vowel of Hindi."""
-    if not place:
+def _is_within_word(text: str, index: int) -> bool:
+    """Whether a word goes on at an index: across a hyphen, or a combining mark, such as a vowel of Hindi."""
+    if not index:
         return False
-    if _HYPHENATED.match(text, place - 1) or _HYPHENATED.match(text, place - 2):
+    if _HYPHENATED.match(text, index - 1) or _HYPHENATED.match(text, index - 2):
         return True
-    return "".join(category(it)[0] for it in text[place - 1 : place + 1]) in ("LM", "ML", "MM")
+    return "".join(category(character)[0] for character in text[index - 1 : index + 1]) in ("LM", "ML", "MM")
 
 
-def _goes_on(found: _Words, place: int) -> bool:
+def _goes_on(parsed: _Words, index: int) -> bool:
     """Whether a word is part of a quantity or name that began before it: 5 mg/kg, 12B, 10^5, 5 ± 2, C++."""
-    word, after_number = found.words[place], found.numbers[place - 1]
-    adjacent = found.spans[place - 1][1] == found.spans[place][0]
+    word, after_number = parsed.words[index], parsed.numbers[index - 1]
+    adjacent = parsed.spans[index - 1][1] == parsed.spans[index][0]
     if word in _JOINING:
         return adjacent or after_number
     return adjacent and after_number and not _UNSPACED.match(word)
 
 
-def _turns(found: _Words, place: int, number: bool) -> bool:
+def _turns(parsed: _Words, index: int, number: bool) -> bool:
     """Whether a word reverses the meaning of what follows: "not", "isn't", or a sign before a number."""
-    word = found.words[place]
-    contracted = word == "t" and place > 0 and found.words[place - 1].endswith("n")
+    word = parsed.words[index]
+    contracted = word == "t" and index > 0 and parsed.words[index - 1].endswith("n")
     return word in _TURNING or contracted or (number and not word[0].isalnum())

@@ -1,4 +1,4 @@
-"""How telling words are, and which texts matter for a question: BM25 in one pass, which holds no text.
+"""How telling words are, and which texts matter for a question: BM25 in one pass that stores no text.
 
 Words are compared by their stems (English endings only); in scripts without spaces, pairs of characters are.
 """
@@ -25,7 +25,7 @@ RULE = 3
 """The number of the rule of `Screen`, recorded in a journal: another rule would pass over other chunks."""
 
 _SHARE = 0.3
-"""What a chunk must weigh, as a share of the problem's heaviest word. See benchmarks/screening.py."""
+"""The least weight of a chunk, as a share of the problem's heaviest word. See benchmarks/screening.py."""
 
 
 def stems(text: str) -> list[str]:
@@ -91,17 +91,17 @@ def _slot(word: str) -> int:
     return zlib.crc32(word.encode("utf-8", "replace")) % _SLOTS
 
 
-async def best_places(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:
-    """The places, in order, of the `most` chunks most relevant to a question; the first win ties."""
-    wanted = set(stems(question))
-    tallies = [await asyncio.to_thread(_tally, chunk.shown, wanted) async for chunk in chunks]
+async def best_chunks(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:
+    """The indices, in order, of the `most` chunks most relevant to a question; the first win ties."""
+    question_stems = set(stems(question))
+    tallies = [await asyncio.to_thread(_tally, chunk.shown, question_stems) async for chunk in chunks]
     return sorted(_rank(tallies)[:most])
 
 
 def best_passages(question: str, passages: Iterable[str], most: int) -> list[int]:
-    """The places of the `most` passages most relevant to a question, best first; the first win ties."""
-    wanted = set(stems(question))
-    return _rank([_tally(passage, wanted) for passage in passages])[:most]
+    """The indices of the `most` passages most relevant to a question, best first; the first win ties."""
+    question_stems = set(stems(question))
+    return _rank([_tally(passage, question_stems) for passage in passages])[:most]
 
 
 def weight(chunks: int, holding: int) -> float:
@@ -109,25 +109,25 @@ def weight(chunks: int, holding: int) -> float:
     return math.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
 
 
-def _tally(text: str, wanted: set[str]) -> tuple[int, Counter[str]]:
-    found = stems(text)
-    return len(found), Counter(word for word in found if word in wanted)
+def _tally(text: str, question_stems: set[str]) -> tuple[int, Counter[str]]:
+    text_stems = stems(text)
+    return len(text_stems), Counter(word for word in text_stems if word in question_stems)
 
 
 def _rank(tallies: list[tuple[int, Counter[str]]]) -> list[int]:
-    """The places of texts by BM25, best first, from their lengths and counts of the question's words."""
+    """The indices of texts by BM25, best first, from their lengths and counts of the question's words."""
     mean = sum(length for length, _ in tallies) / max(len(tallies), 1) or 1.0
-    holding = Counter(word for _, found in tallies for word in found)
-    weights = {it: weight(len(tallies), n) for it, n in holding.items()}
+    holding = Counter(word for _, counts in tallies for word in counts)
+    weights = {word: weight(len(tallies), n) for word, n in holding.items()}
     scores = [
         sum(
             weights[word] * n * (_SATURATION + 1)
             / (n + _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length / mean))
-            for word, n in sorted(found.items())
+            for word, n in sorted(counts.items())
         )
-        for length, found in tallies
+        for length, counts in tallies
     ]  # fmt: skip
-    return sorted(range(len(scores)), key=lambda place: (-scores[place], place))
+    return sorted(range(len(scores)), key=lambda index: (-scores[index], index))
 
 
 class Screen:
@@ -147,7 +147,7 @@ class Screen:
         self._rarity.see(stems(text))
 
     def relates(self, text: str, memory: str) -> bool:
-        """Whether a chunk relates to the problem, or to what the memory names."""
+        """Whether a chunk relates to the problem, or to names in the memory."""
         weigh, known = self._rarity.weigh, filter(self._rarity.holding, self._problem)
         shared = (self._problem | find_names(memory)) & set(stems(text))
         return weigh(shared) >= _SHARE * max((weigh([word]) for word in known), default=0.0)

@@ -27,7 +27,7 @@ from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter, Progress, Result
 from memagent.reading.ranking import RULE, Screen
 from memagent.reading.replies import read_answer
-from memagent.reading.sources import Sources, Statement, place
+from memagent.reading.sources import Sources, Statement, add_offsets
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
 from memagent.types import Chunk, Conversation, Engine
@@ -106,7 +106,7 @@ class Read:
 
     @property
     def keeps_memory(self) -> bool:
-        """Whether what is known is in the memory; a short document may be answered from whole."""
+        """Whether the memory holds all that is known; a short document may instead be answered from whole."""
         return self._workflow.keeps_memory
 
     @property
@@ -144,7 +144,7 @@ class Read:
         """
         await self._reading(self.engine)
         header = await asyncio.to_thread(self._header)
-        return {name: it for name, it in header.items() if name not in _NOT_OF_IDENTITY}
+        return {name: value for name, value in header.items() if name not in _NOT_OF_IDENTITY}
 
     async def __aiter__(self) -> AsyncGenerator[Conversation, None]:
         """The conversations, each as soon as it is finished and recorded.
@@ -155,7 +155,7 @@ class Read:
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         reading = await self._reading(engine)
         journal = self._journal = await asyncio.to_thread(self._open, engine)
-        if journal and journal.header:  # its mark decides: or no prompt would be found there
+        if journal and journal.header:  # with its mark: no prompt would match the record otherwise
             reading = await self._reading(engine)
         self._chain = Chain(Losses(journal or engine, self._meter.take_unusable))
         reading, last = replace(reading, engine=self._chain), None
@@ -202,7 +202,7 @@ class Read:
             self._meter.turn(conversation.chunk_index)
             if self._provenance:
                 await asyncio.to_thread(self._provenance.update, conversation)
-        statements = place(self._provenance.memory, self._beginnings) if self._provenance else ()
+        statements = add_offsets(self._provenance.memory, self._beginnings) if self._provenance else ()
         recalled = self._journal.recalled if self._journal else 0
         self._meter.take(conversation, recalled, self._chain.longest, statements)
 
@@ -210,9 +210,9 @@ class Read:
         """Take the answer from the last conversation, find its sources, and record it."""
         self._meter.turn()
         if self._answers:
-            said = read_answer(last, reading.prompts) if last else ""
+            answer = read_answer(last, reading.prompts) if last else ""
             lost = self.progress.given_up and not self.memory
-            self.answer, self.has_answer = said or (NO_ROOM if lost else NOT_FOUND), bool(said)
+            self.answer, self.has_answer = answer or (NO_ROOM if lost else NOT_FOUND), bool(answer)
             self.doubtful = last is not None and last.doubtful
             if last and last.table is not None:
                 self.table, self.has_answer = last.table, bool(last.table["rows"])
@@ -234,7 +234,9 @@ class Read:
     def result(self) -> Result:
         """The result so far; complete once the conversations have ended."""
         now = self.progress
-        counts = {it.name: getattr(now, it.name) for it in fields(Result) if hasattr(now, it.name)}
+        counts = {
+            field.name: getattr(now, field.name) for field in fields(Result) if hasattr(now, field.name)
+        }
         counts |= {"seconds": round(now.seconds, 3), "statements": self.statements}
         return Result(
             **counts,
@@ -276,10 +278,10 @@ class Read:
     def _cite(self, provenance: Sources) -> tuple[Statement, ...]:
         """The statements of the answer with their sources, from the memory or else the whole document."""
         cite = self.settings.cite
-        said = provenance.answer(self.answer) if cite or self.memory else ()
+        statements = provenance.answer(self.answer) if cite or self.memory else ()
         if cite:  # otherwise the memory itself holds the places
-            said = find_sources(said, self.problem, self.document, self.budgets.chunk_tokens)
-        return place(said, self._beginnings)
+            statements = find_sources(statements, self.problem, self.document, self.budgets.chunk_tokens)
+        return add_offsets(statements, self._beginnings)
 
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""

@@ -1,8 +1,8 @@
-"""What a reply to an update means for the memory.
+"""What a reply to an update changes in the memory.
 
-Only the markers that the prompt asked for decide. A reply that they do not explain is never thrown away:
+Only the markers that the prompt asked for decide that. A reply that they do not explain is never thrown away:
 if it would drop most of the memory, one more question settles what it is, and if that fails, both are kept.
-A reply that holds nothing of what its marker announces, or repeats the prompt, is no verdict: the model is
+A reply that holds nothing of what its marker announces, or repeats the prompt, changes nothing: the model is
 asked once more, for a note. No function here guesses from the words of any language.
 """
 
@@ -28,12 +28,12 @@ _SHORT_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a reply does: `keep` the memory, `replace` it with `text`, or, if neither is certain, `ask`.
+class MemoryChange:
+    """What a reply does to the memory: `keep` it, `replace` it with `text`, or, if neither is certain, `ask`.
 
-    `note` says that the reply is no verdict at all: the chunk is still to be noted on. `text` is the memory
-    that the reply would make. `enough` is whether the model said that no more is needed, `refused` how many
-    of the reply's passages were not taken, `given_up` how many passages the memory has no room for.
+    With `note`, the reply is of no use, and a note on the chunk is still to be asked for. `text` is the
+    memory that the reply would make. `enough` is whether the model said that it needs no more, `refused` how
+    many of the reply's passages were not accepted, `given_up` how many passages the memory has no room for.
     """
 
     action: Literal["keep", "replace", "ask", "note"]
@@ -47,69 +47,70 @@ class Verdict:
         return memory if self.action in ("keep", "note") else self.text
 
 
-ReplyReader = Callable[[str, str, Prompts], Verdict | Awaitable[Verdict]]
-"""Makes the verdict from a reply as the model wrote it, the memory before it and the prompts; awaited if that
+ReplyReader = Callable[[str, str, Prompts], MemoryChange | Awaitable[MemoryChange]]
+"""Makes the change from a reply as the model wrote it, the memory before it and the prompts; awaited if that
 takes time."""
 
 
-def read_overwrite(reply: str, memory: str, prompts: Prompts) -> Verdict:  # noqa: ARG001 - a ReplyReader
+def read_overwrite(reply: str, memory: str, prompts: Prompts) -> MemoryChange:  # noqa: ARG001 - a ReplyReader
     """As published: a reply that is not empty is the new memory. Never asks.
 
     The placeholder of an empty memory, repeated, makes an empty one, which looks the same in the next prompt.
     """
     text = prompts.restore(without_thought(reply))
     if text == prompts.empty_memory:
-        return Verdict("replace", "")
-    return Verdict("replace", text) if text else Verdict("keep")
+        return MemoryChange("replace", "")
+    return MemoryChange("replace", text) if text else MemoryChange("keep")
 
 
-def read_gated(reply: str, memory: str, prompts: Prompts) -> Verdict:
-    """Judge a reply by its markers. An empty memory is never enough.
+def read_gated(reply: str, memory: str, prompts: Prompts) -> MemoryChange:
+    """Read a reply by its markers. An empty memory is never enough.
 
     A reply without MEMORY, or with only a short text after it, is doubtful if it goes on after UNCHANGED or
-    would drop most of the memory. The verdict is then `ask`, but only if `prompts.asks`: in training, pass
+    would drop most of the memory. The change is then `ask`, but only if `prompts.asks`: in training, pass
     `replace(prompts, asks=False)`, so that the markers alone decide.
     """
-    verdict = _by_markers(_unwrap(without_thought(reply), prompts.tags), prompts)
-    verdict = replace(verdict, text=prompts.restore(verdict.text))
-    if not memory and verdict.action == "ask":
-        verdict = replace(verdict, action="replace" if verdict.text else "keep")
-    contradicted = _bare(verdict.text.partition("\n")[0]) == UNCHANGED
-    doubtful = contradicted or _drops_most(verdict.text, memory)
-    if verdict.action == "ask" and not (prompts.asks and doubtful):
-        verdict = replace(verdict, action="replace")
-    return replace(verdict, enough=verdict.enough and bool(verdict.memory_after(memory)))
+    change = _by_markers(_unwrap(without_thought(reply), prompts.tags), prompts)
+    change = replace(change, text=prompts.restore(change.text))
+    if not memory and change.action == "ask":
+        change = replace(change, action="replace" if change.text else "keep")
+    contradicted = _bare(change.text.partition("\n")[0]) == UNCHANGED
+    doubtful = contradicted or _drops_most(change.text, memory)
+    if change.action == "ask" and not (prompts.asks and doubtful):
+        change = replace(change, action="replace")
+    return replace(change, enough=change.enough and bool(change.memory_after(memory)))
 
 
-def read_plain_note(note: str, memory: str, problem: str, text: str) -> Verdict:
-    """Judge a note on a text that was asked for without a way out: it may say nothing to the purpose.
+def read_plain_note(note: str, memory: str, problem: str, text: str) -> MemoryChange:
+    """Read a note on a text that was asked for without a way out: it may say nothing to the purpose.
 
     It is added below the memory if most of its own words stand in the text, some of them are new to the
     memory, and the text has words of the problem.
     """
-    asked, there = telling(problem), frozenset(stems(text))
-    own = telling(note) - asked
-    stands = len(own & there) * 2 >= len(own) and bool((own & there) - telling(memory))
-    if not stands or (asked and not asked & there):
-        return Verdict("keep")
-    return Verdict("replace", f"{memory}\n{note}".strip())
+    problem_words, text_words = telling(problem), frozenset(stems(text))
+    own_words = telling(note) - problem_words
+    supported = own_words & text_words
+    stands = len(supported) * 2 >= len(own_words) and bool(supported - telling(memory))
+    if not stands or (problem_words and not problem_words & text_words):
+        return MemoryChange("keep")
+    return MemoryChange("replace", f"{memory}\n{note}".strip())
 
 
-def read_note(reply: str, memory: str, prompts: Prompts) -> Verdict:
+def read_note(reply: str, memory: str, prompts: Prompts) -> MemoryChange:
     """A note on a chunk, added below `memory`, the notes on it so far. Never asks: nothing is dropped."""
-    verdict = read_gated(reply, "", prompts)
-    if verdict.action == "note":
-        return verdict
-    note = verdict.text
-    return Verdict("replace", f"{memory}\n{note}".strip()) if note else Verdict("keep")
+    change = read_gated(reply, "", prompts)
+    if change.action == "note":
+        return change
+    note = change.text
+    return MemoryChange("replace", f"{memory}\n{note}".strip()) if note else MemoryChange("keep")
 
 
 def read_answer(last: Conversation, prompts: Prompts) -> str:
     """The answer of a read by its last conversation: if that is an update, its memory. Empty for none."""
     if last.kind == "update":
         return last.memory
-    said = prompts.restore(without_thought(last.completion.text))
-    return "" if "doubt" in prompts.own and is_declined(said) else said
+    answer = prompts.restore(without_thought(last.completion.text))
+    return "" if "doubt" in prompts.own and is_declined(answer) else answer
 
 
 def is_declined(reply: str) -> bool:
@@ -125,51 +126,51 @@ def read_gap(reply: str, prompts: Prompts) -> str:
 
 def read_check(reply: str) -> Literal["keep", "replace", "ask"]:
     """The answer to the template `check`; `ask` if it has neither of the two words, or both."""
-    said = set(re.findall(r"\w+", without_thought(reply).upper()))
-    if MEMORY in said and UNCHANGED not in said:
+    reply_words = set(re.findall(r"\w+", without_thought(reply).upper()))
+    if MEMORY in reply_words and UNCHANGED not in reply_words:
         return "replace"
-    return "keep" if UNCHANGED in said and MEMORY not in said else "ask"
+    return "keep" if UNCHANGED in reply_words and MEMORY not in reply_words else "ask"
 
 
-def settle(verdict: Verdict, check: str, memory: str, fits: Callable[[str], bool]) -> Verdict:
-    """The verdict once the model has replied `check` to the question what its reply was. Never `ask`.
+def settle(change: MemoryChange, check: str, memory: str, fits: Callable[[str], bool]) -> MemoryChange:
+    """The change once the model has replied `check` to the question what its reply was. Never `ask`.
 
     If that settles nothing either, the memory stays, followed by as much of the reply as `fits`.
     """
     action = read_check(check)
     if action != "ask":
-        return replace(verdict, action=action)
-    lines = verdict.text.split("\n")
+        return replace(change, action=action)
+    lines = change.text.split("\n")
 
     def both(count: int) -> str:
         return "\n".join([memory, *lines[:count]])
 
     fit = bisect_left(range(1, len(lines) + 1), True, key=lambda count: not fits(both(count)))
-    return replace(verdict, action="replace", text=both(fit))
+    return replace(change, action="replace", text=both(fit))
 
 
-def _by_markers(text: str, prompts: Prompts) -> Verdict:
-    """The verdict by the markers alone, each on a line of its own: UNCHANGED or MEMORY first, ENOUGH last."""
+def _by_markers(text: str, prompts: Prompts) -> MemoryChange:
+    """The change by the markers alone, each on a line of its own: UNCHANGED or MEMORY first, ENOUGH last."""
     enough = False
     if ENOUGH in prompts.update:
         text, enough = _without_enough(text)
         text = _unwrap(text, prompts.tags)  # ENOUGH may stand behind a code fence
     marked = prompts.replies == "marked"
-    found = _MARKED.match(text) if marked else None
-    body = _unwrap(text[found.end() :] if found else text, prompts.tags)
+    marker = _MARKED.match(text) if marked else None
+    body = _unwrap(text[marker.end() :] if marker else text, prompts.tags)
     if _bare(body) == UNCHANGED:
-        return Verdict("keep", "", enough)
+        return MemoryChange("keep", "", enough)
     if (
         not enough
         and prompts.asks
         and "note" in prompts.own
-        and (not body or _echoes(body, found is not None, prompts))
+        and (not body or _echoes(body, marker is not None, prompts))
     ):
-        return Verdict("note")
+        return MemoryChange("note")
     if body in ("", prompts.empty_memory):
-        return Verdict("keep", "", enough)
-    explained = found is not None and len(body) > _SHORT_CHARACTERS
-    return Verdict("replace" if explained else "ask", body, enough)
+        return MemoryChange("keep", "", enough)
+    explained = marker is not None and len(body) > _SHORT_CHARACTERS
+    return MemoryChange("replace" if explained else "ask", body, enough)
 
 
 def _echoes(text: str, marked: bool, prompts: Prompts) -> bool:
@@ -177,9 +178,9 @@ def _echoes(text: str, marked: bool, prompts: Prompts) -> bool:
 
     One such word below a marker may be meant.
     """
-    said = _bare(text)
-    repeated = f" {said} " in f" {_bare(prompts.update, most=None)} "
-    return text == prompts.empty_memory or (repeated and not (marked and " " not in said))
+    bare = _bare(text)
+    repeated = f" {bare} " in f" {_bare(prompts.update, most=None)} "
+    return text == prompts.empty_memory or (repeated and not (marked and " " not in bare))
 
 
 def _without_enough(text: str) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""Where statements come from: for each, the place in the document that says it, or that there is none.
+"""Where statements come from: the place in the document that says each, if there is one.
 
 A statement of the memory is looked for in the chunk that brought it; one of the answer, in the sources of
 the memory's statements, then in the whole document (`memagent.reading.locating`). A text says a statement if
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from memagent.documents.tokens import UNSPACED
-from memagent.reading.quotes import is_telling, place_of, says
+from memagent.reading.quotes import find_span, is_telling, says
 from memagent.types import Chunk, Conversation, Part
 
 _LONG = 300  # characters: a longer "sentence" is a list or a table, of which each line counts as one
@@ -71,7 +71,7 @@ class Statement:
 
 
 NEAREST = "nearest passage, other words"
-"""What a passage is called that is nearest to a statement and does not say it word for word."""
+"""The label of a passage that is nearest to a statement but does not say it word for word."""
 
 
 class Sources(Protocol):
@@ -95,15 +95,12 @@ class Sources(Protocol):
 
 
 class Provenance:
-    """The statements of a memory with their sources, while a document is read.
-
-    `statements` are those of the memory at the start.
-    """
+    """The statements of a memory with their sources, while a document is read; `statements` are the first."""
 
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
         self._chunks: dict[int, Chunk] = {}
-        self._ended: dict[int, None] = {}  # chunks that were read; a question about a reply may follow
-        self._statements = {it.text: it.source for it in statements}
+        self._ended: dict[int, None] = {}  # chunks already read; a question about a reply may follow
+        self._statements = {statement.text: statement.source for statement in statements}
         self._dropped: dict[str, Source] = {}  # no longer in the memory, but may come back
 
     def chunk(self, chunk: Chunk) -> None:
@@ -140,7 +137,9 @@ class Provenance:
         known = [source for source in self._statements.values() if source]
         return tuple(
             Statement(
-                text, self._statements.get(text) or next((it for it in known if says(it.excerpt, text)), None)
+                text,
+                self._statements.get(text)
+                or next((source for source in known if says(source.excerpt, text)), None),
             )
             for text in statements_of(answer)
         )
@@ -169,13 +168,13 @@ def find(statement: str, chunk: Chunk, span: tuple[int, int] | None = None) -> S
     """
     if not is_telling(statement):
         return None
-    place = place_in(chunk, statement, span)
-    return source_at(chunk, *place, sentence=True) if place else None
+    match = find_in_chunk(chunk, statement, span)
+    return source_at(chunk, *match, sentence=True) if match else None
 
 
 def narrow(source: Source, statement: str) -> Source:
     """The sentence of a source that says a statement; the whole of it if several say it together."""
-    text, span = source.excerpt, place_of(statement, source.excerpt)
+    text, span = source.excerpt, find_span(statement, source.excerpt)
     for paragraph in between(text, 0, len(text), PARAGRAPH_END):
         for start, end in sentences(text, *paragraph):
             if span and start <= span[0] and span[1] <= end:
@@ -186,16 +185,16 @@ def narrow(source: Source, statement: str) -> Source:
     return source
 
 
-def place_in(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> tuple[int, int] | None:
-    """Where a file in a chunk says words, as a span of the whole document; None if none of them does.
+def find_in_chunk(chunk: Chunk, words: str, span: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """The span in the whole document where a file in a chunk says some words; None if no file does.
 
     With a `span` of the whole document, only that part of the chunk is searched.
     """
     start, last = span or (chunk.start, chunk.end)
     while start < last:
         end = min(file_span(chunk, start)[1], last)
-        if place := place_of(words, chunk.text[start - chunk.start : end - chunk.start]):
-            return start + place[0], start + place[1]
+        if match := find_span(words, chunk.text[start - chunk.start : end - chunk.start]):
+            return start + match[0], start + match[1]
         start = end
     return None
 
@@ -215,7 +214,7 @@ def source_at(chunk: Chunk, start: int, end: int, *, sentence: bool = False) -> 
 def file_span(chunk: Chunk, start: int) -> tuple[int, int]:
     """The part of a chunk, as a span of the whole document, that belongs to the file at offset `start`."""
     part = _part_at(chunk, start)
-    same = [it for it in chunk.parts if (it.source, it.offset) == (part.source, part.offset)]
+    same = [other for other in chunk.parts if (other.source, other.offset) == (part.source, part.offset)]
     return same[0].start, same[-1].end
 
 
@@ -228,7 +227,7 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
 
     Where it is not, nothing is added: half a sentence may say what the whole one does not.
     """
-    text, (low, high) = chunk.text, (place - chunk.start for place in file_span(chunk, start))
+    text, (low, high) = chunk.text, (offset - chunk.start for offset in file_span(chunk, start))
     start, end = start - chunk.start, end - chunk.start
     first, last = max(start - _CONTEXT, low), min(end + _CONTEXT, high)
     before, after = text[first:start], text[end:last]
@@ -244,14 +243,14 @@ def _with_sentence(chunk: Chunk, start: int, end: int) -> tuple[int, int]:
     return chunk.start + start - len(before), chunk.start + end + len(after)
 
 
-def place(statements: Iterable[Statement], beginnings: Mapping[str, int]) -> tuple[Statement, ...]:
-    """The statements, each source with its place in the document, whose files begin at these offsets."""
+def add_offsets(statements: Iterable[Statement], beginnings: Mapping[str, int]) -> tuple[Statement, ...]:
+    """The statements, each source with its offset in the document, in which files begin at `beginnings`."""
     placed = []
-    for it in statements:
-        source = it.source
+    for statement in statements:
+        source = statement.source
         if source and source.at is None and (begins := beginnings.get(source.file)) is not None:
-            it = replace(it, source=replace(source, at=begins + source.start))
-        placed.append(it)
+            statement = replace(statement, source=replace(source, at=begins + source.start))
+        placed.append(statement)
     return tuple(placed)
 
 
@@ -259,11 +258,11 @@ def statements_from(recorded: Iterable[Mapping[str, Any]]) -> tuple[Statement, .
     """Statements with their sources, from the JSON of `dataclasses.asdict`."""
     return tuple(
         Statement(
-            it["text"],
-            it["source"] and Source(**it["source"]),
-            tuple(Source(**near) for near in it["nearest"]),
+            record["text"],
+            record["source"] and Source(**record["source"]),
+            tuple(Source(**near) for near in record["nearest"]),
         )
-        for it in recorded
+        for record in recorded
     )
 
 
@@ -277,9 +276,11 @@ def sentences(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def between(text: str, start: int, end: int, border: re.Pattern[str]) -> Iterator[Span]:
-    """What stands between borders, without the white space around it."""
-    ends = [(it.start(), it.end()) for it in border.finditer(text, start, end)]
-    for first, last in zip([start, *(it[1] for it in ends)], [*(it[0] for it in ends), end], strict=True):
+    """The stretches between borders, without white space around them."""
+    borders = [match.span() for match in border.finditer(text, start, end)]
+    for first, last in zip(
+        [start, *(last for _, last in borders)], [*(first for first, _ in borders), end], strict=True
+    ):
         piece = text[first:last]
         if bare := piece.strip():
             first += len(piece) - len(piece.lstrip())

@@ -10,15 +10,15 @@ YES, NO = "Yes", "No"
 
 
 def log_odds(alternatives: Mapping[str, float]) -> float | None:
-    """What log P(Yes) - log P(No) is by the likeliest first tokens of a reply; None if it is unknown.
+    """Log P(Yes) - log P(No), from the likeliest first tokens of a reply; None if neither word is among them.
 
-    It is if neither word is among them. One that is not is at most as likely as the least likely token.
+    A word that is missing counts as likely as the least likely of the tokens.
     """
-    told = {word: _log_sum(alternatives, word) for word in (YES, NO)}
-    if all(it == -math.inf for it in told.values()):
+    log_probs = {word: _log_sum(alternatives, word) for word in (YES, NO)}
+    if all(value == -math.inf for value in log_probs.values()):
         return None
     least = min(alternatives.values())
-    return max(told[YES], least) - max(told[NO], least)
+    return max(log_probs[YES], least) - max(log_probs[NO], least)
 
 
 def _log_sum(alternatives: Mapping[str, float], word: str) -> float:

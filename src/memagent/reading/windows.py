@@ -37,31 +37,33 @@ def windows(text: str, span: Span, weights: Mapping[str, float], most: int) -> l
         if stem in weights
     ]
     chosen: list[Span] = []
-    for _, (first, last) in sorted(_clusters(spots, weights), key=lambda it: (-it[0], it[1][1] - it[1][0])):
+    for _, (first, last) in sorted(
+        _clusters(spots, weights), key=lambda cluster: (-cluster[0], cluster[1][1] - cluster[1][0])
+    ):
         if len(chosen) < most and all(last <= one or other <= first for one, other in chosen):
             chosen.append((first, last))
     chosen.sort()
     ends = [*(first for first, _ in chosen), end][1:]
-    made: list[Span] = []
+    widened: list[Span] = []
     for cluster, high in zip(chosen, ends, strict=True):
-        made.append(_widen(text, cluster, (made[-1][1] if made else start, high)))
-    return made
+        widened.append(_widen(text, cluster, (widened[-1][1] if widened else start, high)))
+    return widened
 
 
 def _clusters(
     spots: Sequence[tuple[str, int, int]], weights: Mapping[str, float]
 ) -> list[tuple[float, Span]]:
-    """For each wanted word, what it and those behind it within a window weigh, and where they are."""
-    made = []
-    for place, (_, start, end) in enumerate(spots):
+    """For each wanted word, the weight of it and those behind it within a window, and their span."""
+    clusters = []
+    for index, (_, start, end) in enumerate(spots):
         known = dict[str, float]()
-        for stem, _, last in spots[place:]:
+        for stem, _, last in spots[index:]:
             if last - start > _WINDOW:
                 break
             if stem not in known:
                 known[stem], end = weights[stem], last
-        made.append((sum(known.values()), (start, end)))
-    return made
+        clusters.append((sum(known.values()), (start, end)))
+    return clusters
 
 
 def _widen(text: str, cluster: Span, limits: Span) -> Span:
@@ -74,5 +76,5 @@ def _widen(text: str, cluster: Span, limits: Span) -> Span:
         first += 1
     while end < last < high and not _BREAK.search(text, last - 1, last + 1):
         last -= 1
-    shown = text[first:last]
-    return first + len(shown) - len(shown.lstrip()), last - len(shown) + len(shown.rstrip())
+    window = text[first:last]
+    return first + len(window) - len(window.lstrip()), last - len(window) + len(window.rstrip())

@@ -64,17 +64,17 @@ class Workflow:
         prompts: its templates.
         templates: whether a user's own prompts may take their place.
         screens: whether it reads chunk by chunk, so that chunks may be passed over by what its memory holds.
-        keeps_memory: whether all that it knows is in its memory, so that another read may start from it and
+        keeps_memory: whether its memory holds all that it knows, so that another read may start from it and
             the answer may be left out.
         selects: whether what an answer is made from depends on the problem, without the model being asked:
             then each question costs its own.
         takes_notes: whether the memory of each of its updates is a note on one chunk, apart from all others.
         counts: whether code counts its answer from rows, so that it adds up.
-        options: the settings that only it has.
+        options: its own settings.
         memories: how many memories a prompt of it shows, from the settings.
-        chunk_tokens: its usual size of a chunk, if not the paper's.
+        chunk_tokens: its default chunk size, if not the paper's.
         provenance: makes the `Sources` of a memory that holds its sources itself.
-        shown: what of a memory an answer is made from, if not all of it as it is.
+        shown: the text that an answer is made from, made from a memory; without it, the whole memory.
     """
 
     run: Run
@@ -99,12 +99,12 @@ class Workflow:
         return fit_budgets(settings, model, self.prompts, self.memories(settings), self.chunk_tokens)
 
     def most_memory_tokens(self, settings: ReadSettings, model: Model) -> int:
-        """How long a memory can be, with all its parts. As `budgets`, it may block, and raises."""
+        """The length of a full memory with all its parts. Like `budgets`, it may block, and raises."""
         memories = self.memories(settings)
         return memories * self.budgets(settings, model).memory_tokens + heading_tokens(memories)
 
     def sources(self, settings: ReadSettings, statements: Iterable[Statement] = ()) -> Sources | None:
-        """What tracks where the memory's statements come from, if that is wanted; it starts from these."""
+        """What tracks the sources of the memory's statements, if needed; it starts with `statements`."""
         if self.provenance:
             return self.provenance()
         return Provenance(statements) if settings.cite else None
@@ -119,9 +119,9 @@ class Workflow:
         return {name: model.calls if value is None else value for name, value in values.items()}
 
 
-async def chain(begun: Sequence[Chunk], rest: Chunks) -> Chunks:
-    """Chunks that were taken already, and the rest."""
-    for chunk in begun:
+async def chain(first: Sequence[Chunk], rest: Chunks) -> Chunks:
+    """The first chunks, which were read ahead, and then the rest."""
+    for chunk in first:
         yield chunk
     async for chunk in rest:
         yield chunk
@@ -140,34 +140,34 @@ async def in_turn(
 
     A reply depends on the chunks before it only through the memory. As long as that does not change, the next
     chunks are asked about before their turn: the replies are those that one chunk after another would get.
-    One that changes it leaves those asked ahead unused, and their chunks are asked about again. It is
-    speculative execution, as in a processor or in speculative decoding (arXiv 2211.17192). How far ahead
-    begins at nothing after each change and grows by one with each chunk that changes nothing, so wasted calls
-    never exceed the chunks that leave the memory unchanged. Nothing is asked ahead if each chunk decides
-    which one is read next, or, with `may_stop`, whether one is.
+    When one changes it, the replies asked ahead go unused, and their chunks are asked about again. This is
+    speculative execution, as in a processor or in speculative decoding (arXiv 2211.17192). The look-ahead
+    restarts at nothing after each change and grows by one with each chunk that changes nothing, so wasted
+    calls never outnumber the chunks that leave the memory unchanged. Nothing is asked ahead if each chunk
+    decides which one is read next or, with `may_stop`, whether one is.
 
     Wasted conversations are marked as `unused`, and come before those of the turn in which they have ended.
     Raises what `chunks` and `read_chunk` raise, in the chunk's turn.
     """
     ahead = 1 if reading.settings.screen or may_stop else reading.settings.of(Lookahead).lookahead
     most = min(ahead, reading.model.calls)
-    asked: deque[tuple[Chunk, _Task]] = deque()
+    pending: deque[tuple[Chunk, _Task]] = deque()
     again: deque[Chunk] = deque()
     wasted: list[_Task] = []
     width, failure = 1, None
     try:
         while True:
             try:
-                while len(asked) < width:
+                while len(pending) < width:
                     chunk = again.popleft() if again else await anext(chunks, None)
                     if chunk is None:
                         break
-                    asked.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
+                    pending.append((chunk, asyncio.create_task(_all(read_chunk(chunk, memory)))))
             except MemAgentError as error:  # its turn comes after those that were asked about before
                 failure = error
-            if not asked:
+            if not pending:
                 break
-            updates = await asked.popleft()[1]
+            updates = await pending.popleft()[1]
             late = [task for task in wasted if not task.done()][-most:]
             unused = await _await_unused([task for task in wasted if task not in late], memory)
             wasted = late
@@ -177,15 +177,15 @@ async def in_turn(
                 width = min(width + 1, most)
                 continue
             memory, width = updates[-1].memory, 1
-            wasted += [task for _, task in asked]
-            again.extendleft(chunk for chunk, _ in reversed(asked))
-            asked.clear()
+            wasted += [task for _, task in pending]
+            again.extendleft(chunk for chunk, _ in reversed(pending))
+            pending.clear()
         if unused := await _await_unused(wasted, memory):
             yield unused
         if failure:
             raise failure
     finally:
-        running = [*wasted, *(task for _, task in asked)]
+        running = [*wasted, *(task for _, task in pending)]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -197,10 +197,12 @@ async def _all(conversations: Conversations) -> list[Conversation]:
 
 async def _await_unused(tasks: list[_Task], memory: str) -> list[Conversation]:
     """The conversations of wasted calls; a call that failed is made again in its turn."""
-    made: list[Conversation] = []
+    conversations: list[Conversation] = []
     for task in tasks:
         try:
-            made += [replace(it, memory=memory, unused=True) for it in await task]
+            conversations += [
+                replace(conversation, memory=memory, unused=True) for conversation in await task
+            ]
         except EngineError:
             continue
-    return made
+    return conversations

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from memagent.reading.tally.counting import Counted, Table, Value, count
+from memagent.reading.tally.counting import QueryResult, Table, Value, count
 from memagent.reading.tally.names import same_names
 from memagent.reading.tally.plan import CURRENCY, MEASURED, Plan
 from memagent.reading.tally.rows import Row
@@ -49,12 +49,12 @@ class Coverage:
             "{} not understood, so left out": self.unparsed,
         }
         nouns = ("chunk", "chunk", "row", "value")
-        told = [
+        remarks = [
             form.format(_several(number, noun))
             for (form, number), noun in zip(notes.items(), nouns, strict=True)
             if number
         ]
-        return "; ".join([text, *told]) + "."
+        return "; ".join([text, *remarks]) + "."
 
 
 def answer(
@@ -125,7 +125,7 @@ def _written(row: Row, cells: _Cells, unparsed: list[str]) -> dict[str, Any]:
     return {"values": values, "unparsed": unparsed, "source": asdict(row.source)}
 
 
-def _count(plan: Plan, cells: Sequence[_Cells]) -> dict[str, Counted]:
+def _count(plan: Plan, cells: Sequence[_Cells]) -> dict[str, QueryResult]:
     """The results of the SELECT by currency; by "" if it looks at no money, or there is only one currency."""
     whole = count(plan.sql, Table(plan.columns, cells))
     money = [field.name for field in plan.fields if field.type in MEASURED and field.name in whole.read]
@@ -144,7 +144,7 @@ def _count(plan: Plan, cells: Sequence[_Cells]) -> dict[str, Counted]:
     }
 
 
-def _words(results: Mapping[str, Counted]) -> str:
+def _words(results: Mapping[str, QueryResult]) -> str:
     """The results in words; those of each currency under its name."""
     parts = []
     for unit, counted in results.items():
@@ -154,14 +154,14 @@ def _words(results: Mapping[str, Counted]) -> str:
     return "\n".join(parts) or "No row matches."
 
 
-def _lines(counted: Counted) -> Iterable[str]:
-    width = len(counted.columns)
+def _lines(result: QueryResult) -> Iterable[str]:
+    width = len(result.columns)
     if width > 2:
-        yield " | ".join(counted.columns)
-    for row in counted.rows[:MAX_LINES]:
+        yield " | ".join(result.columns)
+    for row in result.rows[:MAX_LINES]:
         yield (": " if width == 2 else " | ").join(map(_shown, row))
-    if len(counted.rows) > MAX_LINES:
-        yield f"... and {len(counted.rows) - MAX_LINES:,} more"
+    if len(result.rows) > MAX_LINES:
+        yield f"... and {len(result.rows) - MAX_LINES:,} more"
 
 
 def _shown(value: Value) -> str:

@@ -36,7 +36,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class QueryResult:
     """What a SELECT returns, and which columns of `rows` it has looked at."""
 
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ class Counted:
     read: frozenset[str]
 
 
-def count(sql: str, table: Table) -> Counted:
+def count(sql: str, table: Table) -> QueryResult:
     """The result of one SELECT over `rows`. Blocks, for a few seconds at most.
 
     Raises `SettingsError` for SQL that is wrong, that does anything else, or that takes too long.
@@ -62,7 +62,7 @@ def count(sql: str, table: Table) -> Counted:
         if result.description is None:
             raise SettingsError(f"the SQL must be one SELECT over rows: {sql!r}")
         rows = result.fetchmany(MAX_RESULTS)
-        return Counted(tuple(column[0] for column in result.description), tuple(rows), frozenset(read))
+        return QueryResult(tuple(column[0] for column in result.description), tuple(rows), frozenset(read))
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
         raise SettingsError(f"the SQL cannot be used: {_explain(error)}: {sql!r}") from error
     finally:

@@ -46,29 +46,29 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Finds:
-    """What a reply comes to: its rows, the values of those that were refused, whether it is of any use."""
+class ReplyRows:
+    """The rows of a reply, the values of those that were refused, and whether the reply was readable."""
 
     rows: tuple[Row, ...]
     refused: tuple[Mapping[str, str], ...] = ()
     readable: bool = True
 
 
-def find_rows(reply: str, plan: Plan, chunk: Chunk) -> Finds:
+def find_rows(reply: str, plan: Plan, chunk: Chunk) -> ReplyRows:
     """The rows in a reply about a chunk; one with less than half of the fields is none. Blocks."""
     proposals = list(_proposals(reply, plan))
     if not proposals:
-        return Finds((), (), _says_none(reply))
-    rows, taken, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
+        return ReplyRows((), (), _says_none(reply))
+    rows, located, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
     for values in proposals[:MAX_ROWS]:
         has_enough = len(values) * 2 >= len(plan.fields)
-        row = _locate(values, plan, chunk, taken) if has_enough else None
+        row = _locate(values, plan, chunk, located) if has_enough else None
         if row is None:
             refused.append(values)
         else:
-            taken.add((_key(values), row.span))
+            located.add((_key(values), row.span))
             rows.append(row)
-    return Finds(tuple(rows), tuple(refused))
+    return ReplyRows(tuple(rows), tuple(refused))
 
 
 def merge(rows: Iterable[Row]) -> tuple[list[Row], int]:
@@ -138,7 +138,9 @@ def _key(values: Mapping[str, str]) -> str:
     return json.dumps({name: fold(value) for name, value in values.items()}, sort_keys=True)
 
 
-def _locate(values: Mapping[str, str], plan: Plan, chunk: Chunk, taken: set[tuple[str, Span]]) -> Row | None:
+def _locate(
+    values: Mapping[str, str], plan: Plan, chunk: Chunk, located: set[tuple[str, Span]]
+) -> Row | None:
     """The row of these values at the first place that no equal row has; None if no place has them all."""
     kinds, key = {field.name: field.type for field in plan.fields}, _key(values)
     stated = [name for name in values if kinds[name] != "yes/no"]
@@ -146,10 +148,10 @@ def _locate(values: Mapping[str, str], plan: Plan, chunk: Chunk, taken: set[tupl
     while stated and start < chunk.end:
         end = file_span(chunk, start)[1]
         text = chunk.text[start - chunk.start : end - chunk.start]
-        places = [find_all(kinds[name], values[name], text) for name in stated]
-        for spans in _windows(places, sure_borders(text)):
+        candidates = [find_all(kinds[name], values[name], text) for name in stated]
+        for spans in _windows(candidates, sure_borders(text)):
             first, last = start + min(spans)[0], start + max(end for _, end in spans)
-            if (key, (first, last)) not in taken:
+            if (key, (first, last)) not in located:
                 words = {name: text[slice(*span)] for name, span in zip(stated, spans, strict=True)}
                 source = source_at(chunk, first, last, sentence=True)
                 return Row({**values, **words}, source, (first, last))

@@ -37,8 +37,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """What a chunk has of a table: the names of its columns, and its rows."""
+class TablePiece:
+    """The part of a table in a chunk: the names of its columns, and its rows."""
 
     chunk: Chunk
     columns: tuple[str, ...]
@@ -53,12 +53,12 @@ class Grid:
 
 def divide(
     chunk: Chunk, heads: MutableMapping[str, tuple[str, ...]], count_tokens: TokenCounter
-) -> list[Chunk | Grid]:
+) -> list[Chunk | TablePiece]:
     """The tables of a chunk, and the text between them. Blocks.
 
     `heads` are those of the files of separated values so far, by the file's name.
     """
-    pieces = list[Chunk | Grid]()
+    pieces = list[Chunk | TablePiece]()
     for piece in _by_file(chunk, count_tokens):
         name = piece.parts[0].source
         if is_separated(name):
@@ -72,7 +72,7 @@ def divide(
     return pieces
 
 
-def match_columns(grid: Grid, plan: Plan, reply: str | None) -> dict[str, int]:
+def match_columns(grid: TablePiece, plan: Plan, reply: str | None) -> dict[str, int]:
     """The column of each field, by a model's `reply`; without one, by their names, if all are the same."""
     places = {fold(name): number for number, name in reversed(list(enumerate(grid.columns)))}
     named = {field.name: fold(field.name.replace("_", " ")) for field in plan.fields}
@@ -84,7 +84,7 @@ def match_columns(grid: Grid, plan: Plan, reply: str | None) -> dict[str, int]:
     return {name: places[folded] for name, folded in columns.items() if folded in places}
 
 
-def rows_of(grid: Grid, columns: Mapping[str, int]) -> Iterator[Row]:
+def rows_of(grid: TablePiece, columns: Mapping[str, int]) -> Iterator[Row]:
     """The rows of a table, given the column of each field; sums below it are no rows. Blocks."""
     for line in grid.lines:
         cells = {
@@ -107,7 +107,7 @@ def _by_file(chunk: Chunk, count_tokens: TokenCounter) -> Iterator[Chunk]:
     yield from _by_file(rest, count_tokens)
 
 
-def _separated(chunk: Chunk, heads: MutableMapping[str, tuple[str, ...]]) -> Grid:
+def _separated(chunk: Chunk, heads: MutableMapping[str, tuple[str, ...]]) -> TablePiece:
     """A piece of a file of separated values, whose first line names the columns."""
     name, lines = chunk.parts[0].source, list[Line]()
     head = next((line for line in (chunk.parts[0].columns or chunk.text).splitlines() if line.strip()), "")
@@ -123,10 +123,12 @@ def _separated(chunk: Chunk, heads: MutableMapping[str, tuple[str, ...]]) -> Gri
             lines.append(Line(tuple(cells), start, start + len(bare)))
     if name not in heads and lines:
         heads[name] = lines.pop(0).cells
-    return Grid(chunk, heads.get(name, ()), tuple(lines))
+    return TablePiece(chunk, heads.get(name, ()), tuple(lines))
 
 
-def _first_table(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Grid | None, Chunk | None, Chunk | None]:
+def _first_table(
+    chunk: Chunk, count_tokens: TokenCounter
+) -> tuple[TablePiece | None, Chunk | None, Chunk | None]:
     """The first table of a chunk whose columns have names, the text before it, and all that follows it."""
     for table in _TABLE.finditer(chunk.text):
         start, end = table.span()
@@ -138,7 +140,7 @@ def _first_table(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Grid | None,
         length = end - start
         own, after = (rest, None) if length == len(rest.text) else cut_at(rest, length, count_tokens)
         columns = tuple(_cells(above.splitlines()[0]))
-        return Grid(own, columns, tuple(_lines(own, len(head[0]) if head else 0))), before, after
+        return TablePiece(own, columns, tuple(_lines(own, len(head[0]) if head else 0))), before, after
     return None, chunk, None
 
 

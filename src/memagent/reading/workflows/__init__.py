@@ -40,12 +40,12 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
         raise SettingsError(f"there is no workflow {name!r}{near or ': use one of ' + ', '.join(known)}")
     workflow = known[name]
     if settings.screen and not workflow.screens:
-        able = ", ".join(name for name, it in known.items() if it.screens)
+        able = ", ".join(name for name, other in known.items() if other.screens)
         raise SettingsError(
             f"`screen` is for workflows that read chunk by chunk ({able}), not for {name}: drop one"
         )
     if not (answers or workflow.keeps_memory):
-        able = ", ".join(name for name, it in known.items() if it.keeps_memory)
+        able = ", ".join(name for name, other in known.items() if other.keeps_memory)
         raise SettingsError(f"the workflow {name} keeps no memory that lives on: use {able}")
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
@@ -68,7 +68,9 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
                 f"the templates in {settings.templates} lack {min(missing)}, which {name} needs: "
                 "add it, or set workflow to one that does without"
             )
-        if unknown := prompts.own.keys() - {it for other in known.values() for it in other.prompts.own}:
+        if unknown := prompts.own.keys() - {
+            template for other in known.values() for template in other.prompts.own
+        }:
             raise SettingsError(
                 f"the templates in {settings.templates} have {min(unknown)}, which no workflow has"
             )
@@ -78,7 +80,7 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
         if name == trained.workflow:
             prompts = theirs
         elif prompts.update == theirs.update == NO_UPDATE and prompts.own.keys() <= theirs.own.keys():
-            prompts = replace(theirs, own={it: theirs.own[it] for it in prompts.own})
+            prompts = replace(theirs, own={template: theirs.own[template] for template in prompts.own})
         prompts.check_own(workflow.prompts)
     elif trained.published and name == trained.workflow:
         _warn_of_prompts(trained.published)

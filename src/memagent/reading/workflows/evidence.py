@@ -16,7 +16,7 @@ from memagent.prompts.thoughts import without_thought
 from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import ADD, DROP, PROMOTE, edit, excerpts_of, fit, memory_of
-from memagent.reading.replies import Verdict
+from memagent.reading.replies import MemoryChange
 from memagent.reading.workflow import Lookahead, Workflow, in_turn
 from memagent.types import Chunk
 
@@ -58,15 +58,15 @@ async def evidence(reading: Reading, chunks: Chunks, memory: str = "") -> Conver
     excerpts_of(memory)
 
     def read(chunk: Chunk, memory: str) -> Conversations:
-        async def read_reply(reply: str, memory: str, prompts: Prompts) -> Verdict:
+        async def read_reply(reply: str, memory: str, prompts: Prompts) -> MemoryChange:
             text = prompts.restore(without_thought(reply))
-            return await asyncio.to_thread(verdict, text, memory)
+            return await asyncio.to_thread(apply, text, memory)
 
-        def verdict(reply: str, memory: str) -> Verdict:
+        def apply(reply: str, memory: str) -> MemoryChange:
             excerpts, refused = edit(excerpts_of(memory), reply, chunk)
             fitting = fit(excerpts, reading.fits_memory)
             given_up = len(excerpts) - len(fitting)
-            return Verdict("replace", memory_of(fitting), refused=refused, given_up=given_up)
+            return MemoryChange("replace", memory_of(fitting), refused=refused, given_up=given_up)
 
         return reading.update(chunk, memory, read_reply)
 

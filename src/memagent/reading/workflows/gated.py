@@ -43,7 +43,8 @@ async def gated(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
             for update in updates:
                 memory = update.memory
                 yield update
-            enough = any(it.enough and it.memory == memory for it in updates)  # not of half a chunk alone
+            # One that speaks of half a chunk alone does not count.
+            enough = any(update.enough and update.memory == memory for update in updates)
             confirmed = confirmations(confirmed, memory != before, enough)
             if options.early_exit and confirmed is not None and confirmed >= options.exit_patience:
                 break

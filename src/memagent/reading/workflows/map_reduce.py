@@ -54,7 +54,9 @@ async def map_reduce(reading: Reading, chunks: AsyncIterable[Chunk], memory: str
         while len(notes) > 1 and await reading.count_tokens(BETWEEN.join(notes)) > limit:
             count = reading.model.count_tokens
             groups = await asyncio.to_thread(group_notes, notes, budgets.chunk_tokens, count)
-            merged = [await asyncio.to_thread(as_chunk, it, count, place) for place, it in enumerate(groups)]
+            merged = [
+                await asyncio.to_thread(as_chunk, group, count, index) for index, group in enumerate(groups)
+            ]
             notes = []
             async for conversation in _take_notes(reading, merged, notes, again=True):
                 yield conversation
@@ -84,10 +86,13 @@ async def _take_notes(
         updates = [update async for update in reading.update(chunk, "", read_gated)]
         if again and updates and not updates[-1].memory:
             updates[-1] = await reading.with_memory(updates[-1], chunk.text)
-        return [replace(it, chunk_index=None, span=None, source=None) if again else it for it in updates]
+        return [
+            replace(update, chunk_index=None, span=None, source=None) if again else update
+            for update in updates
+        ]
 
-    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as taken:
-        async for updates in taken:
+    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as batches:
+        async for updates in batches:
             if updates and updates[-1].memory:
                 notes.append(updates[-1].memory)
             for update in updates:

@@ -3,7 +3,7 @@
 Small models note well if they are asked for a note, and badly if they may also say that there is nothing to
 note, or have to rewrite a memory. So this workflow only asks for notes, chunk by chunk and side by side. Code
 does the rest: it finds the note's passages in the chunk (`memagent.reading.locating`), and the memory holds
-the best of them within its budget, word for word and with their places. A passage is the better, the more of
+the best of them within its budget, word for word and with their places. A passage ranks higher the more of
 the note its chunk supports and the more of the problem's words it has.
 """
 
@@ -20,14 +20,14 @@ from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.finds import Finds, shown_of
 from memagent.reading.locating import count_words
-from memagent.reading.replies import Verdict
+from memagent.reading.replies import MemoryChange
 from memagent.reading.workflow import Workflow
 from memagent.types import Chunk, Conversation, Message
 
 NOTE_TOKENS = 48
 """The longest note."""
 
-_Taken = tuple[Chunk, list[Conversation]]
+_Noted = tuple[Chunk, list[Conversation]]
 
 
 async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
@@ -39,19 +39,19 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
     room = min(NOTE_TOKENS, reading.budgets.memory_tokens)
     noting = replace(reading, budgets=replace(reading.budgets, memory_tokens=room))
 
-    def prompt(shown: str, _: str) -> tuple[Message, ...]:
-        return reading.prompts.fill("note", problem=reading.problem, chunk=shown)
+    def prompt(text: str, _: str) -> tuple[Message, ...]:
+        return reading.prompts.fill("note", problem=reading.problem, chunk=text)
 
-    async def take(chunk: Chunk) -> _Taken:
-        updates = noting.update(chunk, "", lambda *_: Verdict("keep"), prompt)
+    async def take(chunk: Chunk) -> _Noted:
+        updates = noting.update(chunk, "", lambda *_: MemoryChange("keep"), prompt)
         return chunk, [update async for update in updates]
 
     if reading.settings.screen:  # which chunk is next is decided by the memory of all before it
-        taken = one_by_one(take, chunks)
+        batches = one_by_one(take, chunks)
     else:
-        taken = side_by_side(take, chunks, reading.model.calls)
-    async with aclosing(taken):
-        async for chunk, updates in taken:
+        batches = side_by_side(take, chunks, reading.model.calls)
+    async with aclosing(batches):
+        async for chunk, updates in batches:
             await asyncio.to_thread(count_words, chunk, finds.rarity)
             for update in updates:
                 yield await asyncio.to_thread(finds.take, update, chunk)

@@ -63,14 +63,14 @@ async def _round(
     """The conversations of a round, each with whether it noted something new."""
     shared = gathering.text
 
-    def prompt(shown: str, _note: str) -> tuple[Message, ...]:
-        return reading.prompts.fill("update", problem=reading.problem, chunk=shown, memory=shared)
+    def prompt(text: str, _note: str) -> tuple[Message, ...]:
+        return reading.prompts.fill("update", problem=reading.problem, chunk=text, memory=shared)
 
     async def take(chunk: Chunk) -> list[Conversation]:
         return [update async for update in reading.update(chunk, "", read_note, prompt)]
 
-    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as taken:
-        async for updates in taken:
+    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as batches:
+        async for updates in batches:
             note = updates[-1].memory if updates else ""
             is_new = bool(note) and not gathering.has(note)
             if is_new:

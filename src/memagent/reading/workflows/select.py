@@ -1,12 +1,12 @@
 """A verdict on every chunk, and a memory of the best of them: the model decides what is kept.
 
-The model is asked of each chunk whether it helps, and what counts is not the word of its reply but how likely
-it was. That costs one token a chunk. The memory holds the best chunks word for word and with their places:
-whole as far as there is room, else the sentences that have most to do with the problem. The answer is made
-from the best chunk, and from those that are nearly as good.
+The model is asked whether each chunk helps, and what counts is how likely its reply was, not the word itself.
+That costs one token a chunk. The memory holds the best chunks word for word and with their places: whole as
+far as there is room, else the sentences most relevant to the problem. The answer is made from the best chunk,
+and from those that are nearly as good.
 
-With more `rounds`, all chunks are judged again beside what is known by then, which may name what the problem
-does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
+With more `rounds`, all chunks are judged again along with what is known by then, which may name what the
+problem does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from memagent.reading.workflow import Verdicts, Workflow, chain, delegate
 from memagent.types import Chunk, Conversation
 
 MAX_KEPT = 8
-"""How many chunks the memory may hold something of."""
+"""The most chunks of which the memory may hold something."""
 
 MAX_SHOWN = 4
-"""How many chunks the answer is made from at most."""
+"""The most chunks that the answer is made from."""
 
 _AS_GOOD = 3.0  # log-odds below the best: the problem may want several, and the best may be wrong
 _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
@@ -54,11 +54,11 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
     first = await anext(chunks, None)
     if first is None:  # all were passed over
         return
-    begun = [conversation async for conversation in reading.judge(first)]
-    if begun[0].verdict is None:
+    judgements = [conversation async for conversation in reading.judge(first)]
+    if judgements[0].verdict is None:
         if reading.prompts.asks:  # else it is a forecast
             _warn_of_words(reading.model.name)
-        for conversation in begun:  # it was paid for
+        for conversation in judgements:  # it was paid for
             yield replace(conversation, memory=memory)
         async with aclosing(delegate("notes", reading, chain([first], chunks), memory)) as conversations:
             async for conversation in conversations:
@@ -67,13 +67,13 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
     best = Best(reading)
     for number, excerpt in enumerate(excerpts_of(memory), 1):
         yield best.take_excerpt(await reading.judge_text(excerpt.source.excerpt, memory), excerpt, -number)
-    for conversation in begun:
+    for conversation in judgements:
         yield await asyncio.to_thread(best.take, conversation, first)
     for number in range(reading.settings.of(Verdicts).rounds):
         known = best.shown if number else ""
         async with aclosing(_judge(reading, reading.passes.again() if number else chunks, known)) as judged:
-            async for chunk, held in judged:
-                for conversation in held:
+            async for chunk, judgements in judged:
+                for conversation in judgements:
                     yield await asyncio.to_thread(best.take, conversation, chunk)
     async for answer in reading.conclude(best.memory, best.shown, best.is_doubtful):
         yield answer
@@ -116,22 +116,24 @@ class Best:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._judged: dict[int, Judged] = {}  # by the chunk's index; below 0 what the read started from
-        self._held: list[tuple[Judged, tuple[Source, ...]]] = []  # what the memory has of them, best first
+        self._chosen: list[tuple[Judged, tuple[Source, ...]]] = []  # best first, with what the memory has
         self._rarity, self._counted = Rarity(), -1
         self.memory = ""
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether what is held has too little of what the problem says; a trained verdict is enough."""
+        """Whether the memory has too little of what the problem says; a trained verdict is enough."""
         if self._reading.model.judges:
             return False
-        return falls_short(self._reading.problem, [_join(sources) for _, sources in self._held], self._rarity)
+        return falls_short(
+            self._reading.problem, [_join(sources) for _, sources in self._chosen], self._rarity
+        )
 
     @property
     def shown(self) -> str:
-        """What the answer is made from: the best, and what is nearly as good, in the document's order."""
-        least = max((judged.worth for judged, _ in self._held), default=0.0) - _AS_GOOD
-        best = _sort(sources for judged, sources in self._held[:MAX_SHOWN] if judged.worth >= least)
+        """The text that the answer is made from: the best chunks and those nearly as good, in order."""
+        least = max((judged.worth for judged, _ in self._chosen), default=0.0) - _AS_GOOD
+        best = _sort(sources for judged, sources in self._chosen[:MAX_SHOWN] if judged.worth >= least)
         several = len({source.file for sources in best for source in sources}) > 1
         return "\n\n".join(
             "\n".join(
@@ -141,7 +143,7 @@ class Best:
         )
 
     def take(self, conversation: Conversation, chunk: Chunk) -> Conversation:
-        """Keep the chunk if it is among the best; returns the conversation with the memory as it is then."""
+        """Keep the chunk if it is among the best; returns the conversation with the new memory."""
         if chunk.index > self._counted:
             count_words(chunk, self._rarity)
             self._counted = chunk.index
@@ -164,7 +166,7 @@ class Best:
         return replace(conversation, memory=self.memory)
 
     def _verdict_of(self, conversation: Conversation) -> float | None:
-        """The verdict; None if the chunk does not help, as far as can be relied on.
+        """The verdict; None if the chunk counts as no help.
 
         In training, whose sampled words are what is rewarded, the word that was drawn decides.
         """
@@ -186,20 +188,20 @@ class Best:
 
     def _fit(self, ranked: Sequence[Judged]) -> None:
         """Hold the best whole, something of as many others as fit, and of these as many whole as fit."""
-        held = dict[int, tuple[Source, ...]]()
-        for place, judged in enumerate(ranked):
+        chosen = dict[int, tuple[Source, ...]]()
+        for rank, judged in enumerate(ranked):
             something = judged.sentences or judged.whole
-            for sources in (judged.whole, something) if place == 0 else (something,):
-                if place not in held and self._fits(held | {place: sources}):
-                    held[place] = sources
-        for place, judged in enumerate(ranked):
-            if place in held and self._fits(held | {place: judged.whole}):
-                held[place] = judged.whole
-        self._held = [(ranked[place], sources) for place, sources in held.items()]
-        self.memory = _write(held.values())
+            for sources in (judged.whole, something) if rank == 0 else (something,):
+                if rank not in chosen and self._fits(chosen | {rank: sources}):
+                    chosen[rank] = sources
+        for rank, judged in enumerate(ranked):
+            if rank in chosen and self._fits(chosen | {rank: judged.whole}):
+                chosen[rank] = judged.whole
+        self._chosen = [(ranked[rank], sources) for rank, sources in chosen.items()]
+        self.memory = _write(chosen.values())
 
-    def _fits(self, held: Mapping[int, tuple[Source, ...]]) -> bool:
-        return self._reading.fits_memory(_write(held.values()))
+    def _fits(self, chosen: Mapping[int, tuple[Source, ...]]) -> bool:
+        return self._reading.fits_memory(_write(chosen.values()))
 
 
 def _whole(chunk: Chunk, span: Span) -> tuple[Source, ...]:
@@ -214,13 +216,13 @@ def _whole(chunk: Chunk, span: Span) -> tuple[Source, ...]:
     return tuple(sources)
 
 
-def _write(held: Iterable[tuple[Source, ...]]) -> str:
-    return memory_of(Excerpt(source) for sources in _sort(held) for source in sources)
+def _write(passages: Iterable[tuple[Source, ...]]) -> str:
+    return memory_of(Excerpt(source) for sources in _sort(passages) for source in sources)
 
 
-def _sort(held: Iterable[tuple[Source, ...]]) -> list[tuple[Source, ...]]:
+def _sort(passages: Iterable[tuple[Source, ...]]) -> list[tuple[Source, ...]]:
     """In the document's order; what the read started from comes first."""
-    return sorted((sources for sources in held if sources), key=lambda sources: sources[0].at or -1)
+    return sorted((sources for sources in passages if sources), key=lambda sources: sources[0].at or -1)
 
 
 def _join(sources: Iterable[Source]) -> str:

@@ -29,9 +29,9 @@ from memagent.reading.tally.plan import PLAN_SCHEMA, Plan, parse_plan, read_plan
 from memagent.reading.tally.plan import Field as RowField
 from memagent.reading.tally.prompts import PROMPTS
 from memagent.reading.tally.rows import Row, find_rows, merge
-from memagent.reading.tally.tables import Grid, divide, match_columns, rows_of
+from memagent.reading.tally.tables import TablePiece, divide, match_columns, rows_of
 from memagent.reading.tally.values import check_installed
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import Workflow, chain
 from memagent.settings import Options
 from memagent.types import Chunk, Completion, Conversation
 
@@ -72,13 +72,13 @@ async def tally(reading: Reading, chunks: Chunks, _memory: str = "") -> Conversa
             plan = proposed or plan
             yield conversation
     rows = Rows(reading, plan)
-    async with aclosing(rows.pieces(_chain(beginning, chunks))) as pieces:
+    async with aclosing(rows.pieces(chain(beginning, chunks))) as pieces:
         if reading.settings.screen:  # which chunk is next is decided by what was read before it
-            taken = one_by_one(rows.read, pieces)
+            batches = one_by_one(rows.read, pieces)
         else:
-            taken = side_by_side(rows.read, pieces, reading.model.calls)
-        async with aclosing(taken):
-            async for conversations in taken:
+            batches = side_by_side(rows.read, pieces, reading.model.calls)
+        async with aclosing(batches):
+            async for conversations in batches:
                 for conversation in conversations:
                     yield conversation
     if reading.answers:
@@ -95,20 +95,13 @@ async def _take_beginning(reading: Reading, chunks: Chunks) -> list[Chunk]:
     return beginning
 
 
-async def _chain(beginning: Sequence[Chunk], chunks: Chunks) -> AsyncGenerator[Chunk, None]:
-    for chunk in beginning:
-        yield chunk
-    async for chunk in chunks:
-        yield chunk
-
-
 async def _propose(
     reading: Reading, beginning: Sequence[Chunk]
 ) -> AsyncGenerator[tuple[Conversation, Plan | None], None]:
     """The conversations that make a plan; the second has what was wrong with the first."""
     prompts, tokens = reading.prompts, reading.budgets.memory_tokens
-    shown = "".join(chunk.shown for chunk in beginning)
-    messages = prompts.fill("plan", question=reading.problem, text=shown)
+    text = "".join(chunk.shown for chunk in beginning)
+    messages = prompts.fill("plan", question=reading.problem, text=text)
     for _ in range(_TRIES):
         conversation = await reading.aside(messages, "", tokens, PLAN_SCHEMA)
         reply = prompts.restore(without_thought(conversation.completion.text))
@@ -143,7 +136,7 @@ class Rows:
         default_factory=dict
     )
 
-    async def pieces(self, chunks: Chunks) -> AsyncGenerator[Chunk | Grid, None]:
+    async def pieces(self, chunks: Chunks) -> AsyncGenerator[Chunk | TablePiece, None]:
         """The text and the tables of the chunks, which end where records do."""
         heads, count = dict[str, tuple[str, ...]](), self.reading.model.count_tokens
         async with aclosing(whole_records(chunks, count)) as whole:
@@ -152,9 +145,9 @@ class Rows:
                 for piece in await asyncio.to_thread(divide, chunk, heads, count):
                     yield piece
 
-    async def read(self, piece: Chunk | Grid) -> list[Conversation]:
+    async def read(self, piece: Chunk | TablePiece) -> list[Conversation]:
         """The conversations about a piece, whose rows are taken."""
-        return await (self._read_table(piece) if isinstance(piece, Grid) else self._read_text(piece))
+        return await (self._read_table(piece) if isinstance(piece, TablePiece) else self._read_text(piece))
 
     async def answer(self, exact_names: bool) -> Conversation:
         """The answer, which code has counted."""
@@ -203,7 +196,7 @@ class Rows:
         halves = await asyncio.to_thread(halve, chunk, self.reading.model.count_tokens)
         return [conversation for half in halves for conversation in await self._read_text(half)]
 
-    async def _read_table(self, grid: Grid) -> list[Conversation]:
+    async def _read_table(self, grid: TablePiece) -> list[Conversation]:
         """Take the rows of a table; a model is asked for its columns once, by the first piece of it."""
         columns = match_columns(grid, self.plan, None)
         conversations = list[Conversation]()
@@ -217,7 +210,7 @@ class Rows:
         self._from_tables += len(rows)
         return conversations
 
-    async def _ask_columns(self, grid: Grid) -> tuple[Conversation, dict[str, int]]:
+    async def _ask_columns(self, grid: TablePiece) -> tuple[Conversation, dict[str, int]]:
         prompts = self.reading.prompts
         messages = prompts.fill("columns", wanted=self.plan.described, table=grid.shown)
         conversation = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)

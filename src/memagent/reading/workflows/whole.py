@@ -41,7 +41,7 @@ _TRIES = 10
 
 
 class Passages(Options):
-    """What `rag` shows."""
+    """The passages that `rag` shows."""
 
     passages: Positive = Field(default=16, description="how many passages rag shows the model, if they fit")
     passage_tokens: Positive = Field(default=256, description="the size of a passage")
@@ -75,14 +75,16 @@ async def rag(reading: Reading, chunks: Chunks, memory: str = "") -> Conversatio
     document, heads = await _gather(chunks, memory)
     options, count = reading.settings.of(Passages), reading.model.count_tokens
 
-    def found() -> tuple[list[str], list[int], list[str]]:
+    def rank() -> tuple[list[str], list[int], list[str]]:
         pieces = list(cut([document], options.passage_tokens, count))
         passages = [piece.text for piece in pieces]
         starts = accumulate(map(len, passages), initial=0)
-        above = [_head_above(heads, start) + it.columns for start, it in zip(starts, pieces, strict=False)]
+        above = [
+            _head_above(heads, start) + piece.columns for start, piece in zip(starts, pieces, strict=False)
+        ]
         return passages, best_passages(reading.problem, passages, options.passages), above
 
-    passages, best, above = await asyncio.to_thread(found)
+    passages, best, above = await asyncio.to_thread(rank)
     yield await _answer_within(reading, lambda room: _select(passages, best, above, room, count))
 
 
@@ -121,31 +123,31 @@ def _join_chunks(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHe
 
 
 async def _gather(chunks: Chunks, memory: str) -> tuple[str, FileHeads]:
-    return _join_chunks([it async for it in chunks], memory)
+    return _join_chunks([chunk async for chunk in chunks], memory)
 
 
-def _head_above(heads: FileHeads, place: int) -> str:
-    """The line with the name of the file that a place is in, unless it stands right there."""
-    above = bisect_right(heads, place, key=lambda head: head[0])
-    return heads[above - 1][1] if above and heads[above - 1][0] != place else ""
+def _head_above(heads: FileHeads, offset: int) -> str:
+    """The line with the name of the file that an offset is in, unless it stands right there."""
+    above = bisect_right(heads, offset, key=lambda head: head[0])
+    return heads[above - 1][1] if above and heads[above - 1][0] != offset else ""
 
 
 async def _answer_within(reading: Reading, text: Callable[[int], str]) -> Conversation:
     """Answer from the text that fits, with less of it each time the model says that it is too long."""
     room_tokens = await reading.count_room()
     for _ in range(_TRIES):
-        shown = await asyncio.to_thread(text, room_tokens)
+        excerpt = await asyncio.to_thread(text, room_tokens)
         try:
-            return await _answer_from(reading, shown)
+            return await _answer_from(reading, excerpt)
         except ContextOverflowError:
             room_tokens = int(room_tokens * _SHRINK)
     return await _answer_from(reading, await asyncio.to_thread(text, room_tokens))
 
 
-async def _answer_from(reading: Reading, shown: str) -> Conversation:
+async def _answer_from(reading: Reading, text: str) -> Conversation:
     """Answer from a text; it is doubtful if no passage of it has much of what the problem says."""
-    doubtful = await asyncio.to_thread(hardly_names, shown, reading.problem)
-    return await reading.answer(shown, doubtful=doubtful)
+    doubtful = await asyncio.to_thread(hardly_names, text, reading.problem)
+    return await reading.answer(text, doubtful=doubtful)
 
 
 def hardly_names(text: str, problem: str, least: float = MIN_NAMED) -> bool:
@@ -164,18 +166,18 @@ def _select(
 
     `above` holds the names of the files, and the heads of the tables, that they are in.
     """
-    kept: list[int] = []
+    chosen: list[int] = []
     left, mark = room_tokens, count(LEFT_OUT)
     for number in best:
         left -= count(above[number] + passages[number]) + mark
         if left < 0:
             break
-        kept.append(number)
-    if best and not kept:
+        chosen.append(number)
+    if best and not chosen:
         return above[best[0]] + head_and_tail(passages[best[0]], room_tokens, count)
     parts: list[str] = []
     before = -1
-    for number in sorted(kept):
+    for number in sorted(chosen):
         parts += [LEFT_OUT, above[number]] if number != before + 1 else []
         parts.append(passages[number])
         before = number
