@@ -146,7 +146,7 @@ def command(
 
 def _open(before: Header | None, paths: Sequence[str], trace: Path | None, follow_links: bool) -> Document:
     """The document, with warnings of what is not as it seems. Raises `SettingsError`, `DocumentError`."""
-    within = (it for it in paths if trace and trace.resolve().is_relative_to(Path(it).resolve()))
+    within = (path for path in paths if trace and trace.resolve().is_relative_to(Path(path).resolve()))
     if folder := next(within, None):
         raise SettingsError(
             f"--trace {trace} would be part of the document {folder}: name a place outside of it"
@@ -185,10 +185,10 @@ def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[li
         questions, paths = paths[:1], paths[1:]
         if not questions or (_is_there(questions[0]) and not paths):
             raise SettingsError('what is the question? memagent ask "QUESTION" PATH...')
-    odd = next((it for it in paths if not (_is_there(it) or Path(it).suffix)), None)
-    if odd and any(map(_is_there, words)):
+    missing = next((path for path in paths if not (_is_there(path) or Path(path).suffix)), None)
+    if missing and any(map(_is_there, words)):
         raise SettingsError(
-            f"there is no file {odd!r}; a question comes first and in quotes, or after -q: "
+            f"there is no file {missing!r}; a question comes first and in quotes, or after -q: "
             'memagent ask "QUESTION" PATH...'
         )
     if not paths and sys.stdin and not sys.stdin.isatty():  # a closed stdin is None
@@ -284,8 +284,8 @@ async def _answer(asked: Asked, seated: tuple[_Question, Seat]) -> tuple[_Questi
 def _with_advice(error: MemAgentError, trace: Path | None, asked: Asked) -> MemAgentError:
     """The error of a read with what to do next."""
     if isinstance(error, EngineError) and trace:
-        kept = f"the read is kept in {trace}: run the same command with --resume to continue"
-        return EngineError(f"{error}\n{kept}")
+        advice = f"the read is kept in {trace}: run the same command with --resume to continue"
+        return EngineError(f"{error}\n{advice}")
     if isinstance(error, JournalError) and not (asked.trace or asked.resume or trace):
         return JournalError(f"{error}; --trace names another place")
     return error
@@ -323,12 +323,13 @@ def _doubts(read: Read, noted: bool) -> list[str]:
 def _doubt_words(read: Read) -> str:
     """A warning if the document says nothing of the answer word for word."""
     statements = read.statements
-    if not read.settings.cite and not any(it.source for it in statements):  # else it was searched already
+    searched = read.settings.cite or any(statement.source for statement in statements)
+    if not searched:
         bare = [Statement(text, None) for text in statements_of(read.answer)]
         statements = find_sources(bare, read.problem, read.document, read.budgets.chunk_tokens)
-    if any(it.source for it in statements):
+    if any(statement.source for statement in statements):
         return ""
-    if any(it.nearest for it in statements):
+    if any(statement.nearest for statement in statements):
         how = "the nearest passage" if read.settings.cite else "its nearest passage (--cite shows it)"
         return f"the document does not say this in these words: compare {how}"
     return "the document does not say this, and no passage comes near it: check it"
@@ -352,6 +353,6 @@ def _with_traces(asked: Asked) -> list[_Question]:
         resumed |= bool(earlier)
         questions.append(_Question(number, text, earlier or [new]))
     if asked.resume and not resumed:
-        place = f" {questions[0].traces[0]}" if named else f" of this document and problem in {folder}"
-        raise JournalError(f"there is no journal{place}: check the command, or leave out --resume")
+        where = f" {questions[0].traces[0]}" if named else f" of this document and problem in {folder}"
+        raise JournalError(f"there is no journal{where}: check the command, or leave out --resume")
     return questions
