@@ -47,7 +47,7 @@ def take_end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: b
     text = text.strip()
     near = text[-characters:] if at_end else text[:characters]
     for unit in _UNITS:
-        cuts = [0, *(it.end() for it in re.finditer(unit, near) if it.end() < len(near)), len(near)]
+        cuts = [0, *(match.end() for match in re.finditer(unit, near) if match.end() < len(near)), len(near)]
         pieces = [near[start:end] for start, end in pairwise(cuts)]
         if outer := _take_outer(pieces, limit, count_tokens, at_end):
             return outer

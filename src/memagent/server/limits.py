@@ -50,10 +50,10 @@ class Limits:
 def open_files() -> int:
     """How many files, sockets among them, this process may have open, after asking for as many as it can."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_OPEN_FILES)
-    if wanted > now:
+    limit = _MOST_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_OPEN_FILES)
+    if limit > now:
         with suppress(OSError, ValueError):  # some systems allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
