@@ -247,7 +247,7 @@ class ReadSettings(StrictModel):
         return {name: getattr(self, name) for name in names} | dict(self.options)
 
     def fill_from(self, trained: Trained) -> Self:
-        """These settings, with those that nobody has set as the model was trained. Raises `SettingsError`."""
+        """These settings, with the unset ones as in the model's training. Raises `SettingsError`."""
         unset = trained.settings.keys() - self.model_fields_set
         return self.replace(**{name: trained.settings[name] for name in unset})
 

@@ -79,7 +79,7 @@ def with_found_model(settings: Settings, quiet: bool, dry_run: bool = False) -> 
 
 @asynccontextmanager
 async def open_to_count(settings: EngineSettings) -> AsyncIterator[Engine]:
-    """Open an engine to count with: where no model is at hand, one that estimates, which stderr says.
+    """Open an engine to count with; if no model is at hand, one that estimates, with a notice on stderr.
 
     Raises as `open_engine` does for settings that are wrong.
     """

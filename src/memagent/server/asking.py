@@ -41,7 +41,7 @@ def around_tags(text: str, budget_tokens: int, count_tokens: TokenCounter) -> st
 
 
 def take_end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:
-    """The outer paragraphs that fit the limit, or if not one does, lines, sentences, words or characters."""
+    """The outer paragraphs that fit the limit, or if none does, lines, sentences, words or characters."""
     limit = max(1, limit_tokens)
     characters = limit * MAX_CHARACTERS_PER_TOKEN
     text = text.strip()

@@ -29,7 +29,7 @@ class Values:
         self._count, self._in_string, self._rest = 0, False, b""
 
     def add(self, piece: bytes) -> None:
-        """Count those of the next piece. Raises `ApiError` for too many."""
+        """Count the values of the next piece. Raises `ApiError` for too many."""
         piece = _ESCAPED.sub(b"", self._rest + piece)
         self._rest = b"\\" if piece.endswith(b"\\") else b""  # what it escapes is in the next piece
         texts = piece.split(b'"')

@@ -67,7 +67,7 @@ def prepare(
 
 
 def _fingerprint(documents: Sequence[tuple[str, Content]]) -> str:
-    """The fingerprint that the documents have together. See `Document.fingerprint`."""
+    """The fingerprint of all documents together. See `Document.fingerprint`."""
     digest = hashlib.sha256()
     for _, content in documents:
         if isinstance(content, StoredContent):

@@ -198,7 +198,7 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
 class _Visit:
     """One request: its body is bounded, and its work ends when the client disconnects.
 
-    `hold` is asked before more of the body is kept in memory.
+    `hold` is called before more of the body is kept in memory.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Jobs:
     """Runs the reads of the store: of those in the queue, as many at a time as the engine takes calls.
 
     A key without a running read need not wait for those of others, and the keys take turns with the engine's
-    calls. If it is `private`, no key hears what the engine had cached, perhaps for another.
+    calls. If it is `private`, no key learns what the engine had cached, perhaps for another.
     """
 
     engine: Engine
@@ -64,7 +64,7 @@ class Jobs:
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
     _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
-    _cancelled: int = 0  # how many were
+    _cancelled: int = 0  # how many reads were
     _changed: asyncio.Event = field(default_factory=asyncio.Event)  # the queue, or what is running
 
     def __post_init__(self) -> None:

@@ -185,7 +185,7 @@ class Store:
         return self.begin_read(owner, key, request, documents, attended)
 
     def _known(self, owner: str, key: str, attended: bool) -> Job | None:
-        """Find the read with this key, and record that it is no longer attended if it is begun to last."""
+        """Find the read with this key, and record that it is no longer attended if it is begun unattended."""
         for row in self._run("SELECT id FROM reads WHERE owner = ? AND key = ?", owner, key):
             self.requeue(row["id"], attended)
             job = self.read(owner, row["id"])
@@ -231,7 +231,7 @@ class Store:
     def claim(self, most: int) -> Job | None:
         """Mark the oldest read in the queue as running, unless `most` that were queued are.
 
-        One of an owner of whom none is running is taken all the same, and before those of others.
+        A read of an owner who has none running is taken all the same, before those of others.
         """
         rows = self._run(
             "WITH running AS (SELECT owner, count(*) AS reads FROM reads"
