@@ -59,7 +59,7 @@ class Jobs:
     store: Store
     metrics: Metrics
     private: bool = False
-    places: Turns = field(default_factory=lambda: Turns(_READS_AT_A_TIME))
+    slots: Turns = field(default_factory=lambda: Turns(_READS_AT_A_TIME))
     _sharing: Sharing = field(init=False)
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
@@ -275,7 +275,7 @@ class Jobs:
         running = self._running[job.id]
         state: State = "failed"
         try:
-            async with self.places.take(job.owner):
+            async with self.slots.take(job.owner):
                 outcome = await self._read(job)
             state = "done"
         except Exception as error:  # noqa: BLE001 the boundary
