@@ -78,7 +78,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Counted(Wrapper):
+class CountedEngine(Wrapper):
     """Counts the calls of a read that reach the engine; a journal answers others itself."""
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:

@@ -23,7 +23,7 @@ from memagent.server.database import UNFINISHED, Job
 from memagent.server.documents import Content
 from memagent.server.errors import api_error
 from memagent.server.events import Event, describe_progress, read_events
-from memagent.server.gate import Counted, Metrics
+from memagent.server.gate import CountedEngine, Metrics
 from memagent.server.schemas import ReadOptions, State
 from memagent.server.sharing import SharedEngine, Sharing
 from memagent.server.store import Store
@@ -312,7 +312,7 @@ class Jobs:
         read = self._running[job.id].read = Read(
             job.request["problem"],
             await asyncio.to_thread(self.store.document_of, job),
-            Counted(self.engine_of(job.owner), self.metrics),
+            CountedEngine(self.engine_of(job.owner), self.metrics),
             self.settings_of(job),
             trace=self.store.journal_of(job),
             resume=resume,
