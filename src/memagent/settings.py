@@ -133,12 +133,12 @@ class Options(StrictModel):
 def load_workflows() -> dict[str, Any]:
     """Load the installed workflows, by name, ours first.
 
-    One of another package with a setting named as one that is there already is left out with a warning.
+    A workflow of another package is left out with a warning if a setting of it has a name that is in use.
     """
     names, known = {*EngineSettings.model_fields, *ReadSettings.model_fields}, set[type[Options]]()
     usable: dict[str, Any] = {}
     for name, workflow in load_all("workflows").items():
-        fields = {it for kind in workflow.options if kind not in known for it in kind.model_fields}
+        fields = {setting for kind in workflow.options if kind not in known for setting in kind.model_fields}
         if fields & names and not plugins("workflows")[name].value.startswith("memagent."):
             _log.warning(
                 "the workflow %s is left out: its setting %s is another's, too", name, min(fields & names)
@@ -220,7 +220,7 @@ class ReadSettings(StrictModel):
         """The values by name, those in `options` among them; of other packages, only what is set."""
         values: dict[str, Any] = handler(self)
         given = values.pop("options", {})
-        ours = {it for it in option_kinds().values() if it.__module__.startswith("memagent.")}
+        ours = {kind for kind in option_kinds().values() if kind.__module__.startswith("memagent.")}
         defaults = {name: item.default for kind in ours for name, item in kind.model_fields.items()}
         return {**values, **dict(sorted(defaults.items())), **given}
 
@@ -247,7 +247,7 @@ class ReadSettings(StrictModel):
         return {name: getattr(self, name) for name in names} | dict(self.options)
 
     def fill_from(self, trained: Trained) -> Self:
-        """These settings, with those that nobody has set as the model was trained. Raises `SettingsError`."""
+        """These settings, with the unset ones as in the model's training. Raises `SettingsError`."""
         unset = trained.settings.keys() - self.model_fields_set
         return self.replace(**{name: trained.settings[name] for name in unset})
 
@@ -307,38 +307,38 @@ def load_settings(
     """
     environment = os.environ if environment is None else environment
     path = Path(file) if file is not None else user_config_path()
-    places = {
+    sources = {
         str(path): read_toml(path) if file is not None or path.is_file() else {},
         "environment": _from_environment(environment),
         _ARGUMENTS: {name: value for name, value in (flags or {}).items() if value is not None},
     }
     values: dict[str, Any] = {}
-    for place, found in places.items():
-        _build(found, place)  # each source alone, so that an error names it
-        values |= found
+    for source, table in sources.items():
+        _build(table, source)  # each source alone, so that an error names it
+        values |= table
     engine = values.get("engine", "auto")
     local = is_embedded(engine) if engine != "auto" else str(values.get("model")).startswith("hf:")
-    if local and "base_url" not in places[_ARGUMENTS]:
+    if local and "base_url" not in sources[_ARGUMENTS]:
         values.pop("base_url", None)  # meant for other calls
     if values.get("base_url") == (environment.get("OPENAI_BASE_URL") or None):
         values.setdefault("api_key", environment.get("OPENAI_API_KEY") or None)
     settings = _build(values, "environment")
-    setters = [place for place, found in places.items() if "base_url" in found]
+    setters = [source for source, table in sources.items() if "base_url" in table]
     if setters and settings.engine.base_url:
         settings.engine._base_url_set_by = _setter(setters[-1], environment)
     return settings
 
 
-def _setter(place: str, environment: Mapping[str, str]) -> str:
+def _setter(source: str, environment: Mapping[str, str]) -> str:
     """What set `base_url`, as `EngineSettings.base_url_set_by` says it."""
-    if place == _ARGUMENTS:
+    if source == _ARGUMENTS:
         return "`base_url`"
-    if place == "environment":
+    if source == "environment":
         return "MEMAGENT_BASE_URL" if environment.get("MEMAGENT_BASE_URL") else "OPENAI_BASE_URL"
-    return f"base_url in {place}"
+    return f"base_url in {source}"
 
 
-def _build(values: Mapping[str, Any], place: str) -> Settings:
+def _build(values: Mapping[str, Any], source: str) -> Settings:
     """Build settings from flat values. Raises `SettingsError` listing every problem."""
     known, made = settings_by_name(), dict[str, Any]()
     problems = [unknown_name(name, known) for name in values if name not in known]
@@ -349,7 +349,7 @@ def _build(values: Mapping[str, Any], place: str) -> Settings:
         except SettingsError as error:
             problems.append(str(error))
     if problems:
-        raise name_place(SettingsError("\n".join(problems)), place)
+        raise name_place(SettingsError("\n".join(problems)), source)
     return Settings(**made)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memagent.cli import main
-from memagent.cli.evaluate import shown_command
+from memagent.cli.evaluate import redact_command
 from server import Server, lasting_fault, refusal
 
 Serve = Callable[..., Server]
@@ -197,5 +197,5 @@ def test_the_key_is_in_no_command() -> None:
         "a b",
     ]
     shown = "memagent eval --api-key ... --api=... --base-url http://h/v1 'a b'"
-    assert shown_command(words, "sk-1") == shown
-    assert shown_command(["memagent", "eval", "--out", "x"], None) == "memagent eval --out x"
+    assert redact_command(words, "sk-1") == shown
+    assert redact_command(["memagent", "eval", "--out", "x"], None) == "memagent eval --out x"

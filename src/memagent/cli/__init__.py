@@ -105,8 +105,8 @@ def _run(words: list[str]) -> int:
     except OutputError as error:
         return _end_unwritten(error)
     except OSError as error:  # a full disk or an unreadable folder is not a defect
-        place = f"{error.filename}: " if error.filename else ""
-        print_error(f"{place}{reason(error)}")
+        file = f"{error.filename}: " if error.filename else ""
+        print_error(f"{file}{reason(error)}")
         return USAGE
     except Exception as error:  # noqa: BLE001 a defect: one line, with --verbose also the traceback
         if "--verbose" in words:

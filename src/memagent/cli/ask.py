@@ -61,7 +61,7 @@ class _Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskRequest:
     """What a command line asks for, with the read that it follows up, if any.
 
     `passes` are those of reads that have ended, over the document. `on_result` is called with each result.
@@ -118,12 +118,12 @@ def command(
         raise SettingsError("--continue is for one document, not for --each: drop one")
     before = last_read() if follow_up else None
     if before:
-        asked_for, paths = check_words(given, words), list(before.sources)
+        problems, paths = check_words(given, words), list(before.sources)
     else:
-        asked_for, paths = _questions_and_paths(given, words)
+        problems, paths = _questions_and_paths(given, words)
     if each.pop("each"):
         survey = Survey(
-            problems=tuple(asked_for), paths=tuple(paths), settings=settings,
+            problems=tuple(problems), paths=tuple(paths), settings=settings,
             journals=trace, follow_links=follow_links, dry_run=dry_run, **each,
         )  # fmt: skip
         return ask_each(survey, quiet, as_json)
@@ -134,19 +134,19 @@ def command(
     settings = settings_of(before, settings, quiet) if before else settings
     settings = with_found_model(settings, quiet, dry_run)
     if dry_run:
-        warn_left_out(asyncio.run(dry_run_questions(asked_for, document, settings, as_json)))
+        warn_left_out(asyncio.run(dry_run_questions(problems, document, settings, as_json)))
         return 0
-    with ReadDisplay(quiet, asked_for) as display:
-        asked = Asked(asked_for, document, settings, trace, resume, spending, display, before)
-        code = asyncio.run(answer_all(asked, as_json))
-    warn_left_out(dict.fromkeys(it for found in asked.passes for it in found.skipped))
-    warn_undecoded(dict(it for found in asked.passes for it in found.replaced.items()))
+    with ReadDisplay(quiet, problems) as display:
+        request = AskRequest(problems, document, settings, trace, resume, spending, display, before)
+        code = asyncio.run(answer_all(request, as_json))
+    warn_left_out(dict.fromkeys(file for blocks in request.passes for file in blocks.skipped))
+    warn_undecoded(dict(item for blocks in request.passes for item in blocks.replaced.items()))
     return code
 
 
 def _open(before: Header | None, paths: Sequence[str], trace: Path | None, follow_links: bool) -> Document:
     """The document, with warnings of what is not as it seems. Raises `SettingsError`, `DocumentError`."""
-    within = (it for it in paths if trace and trace.resolve().is_relative_to(Path(it).resolve()))
+    within = (path for path in paths if trace and trace.resolve().is_relative_to(Path(path).resolve()))
     if folder := next(within, None):
         raise SettingsError(
             f"--trace {trace} would be part of the document {folder}: name a place outside of it"
@@ -185,10 +185,10 @@ def _questions_and_paths(questions: list[str], words: Sequence[str]) -> tuple[li
         questions, paths = paths[:1], paths[1:]
         if not questions or (_is_there(questions[0]) and not paths):
             raise SettingsError('what is the question? memagent ask "QUESTION" PATH...')
-    odd = next((it for it in paths if not (_is_there(it) or Path(it).suffix)), None)
-    if odd and any(map(_is_there, words)):
+    missing = next((path for path in paths if not (_is_there(path) or Path(path).suffix)), None)
+    if missing and any(map(_is_there, words)):
         raise SettingsError(
-            f"there is no file {odd!r}; a question comes first and in quotes, or after -q: "
+            f"there is no file {missing!r}; a question comes first and in quotes, or after -q: "
             'memagent ask "QUESTION" PATH...'
         )
     if not paths and sys.stdin and not sys.stdin.isatty():  # a closed stdin is None
@@ -207,27 +207,27 @@ def _is_there(word: str) -> bool:
         return False
 
 
-async def answer_all(asked: Asked, as_json: bool) -> int:
+async def answer_all(request: AskRequest, as_json: bool) -> int:
     """Print each answer as it comes; if one question fails, the others continue."""
     code, separator = 0, ""
-    questions = await asyncio.to_thread(_with_traces, asked)
-    asked.display.waiting(describe_opening(choose(asked.settings.engine)))
-    async with open_engine(asked.settings.engine) as engine:
-        asked.display.waiting("")
-        if asked.before:
-            warn_of_another(engine.model.name, asked.before)
-        async with aclosing(_outcomes(asked, asked.spending.limit(engine), questions)) as outcomes:
+    questions = await asyncio.to_thread(_with_traces, request)
+    request.display.waiting(describe_opening(choose(request.settings.engine)))
+    async with open_engine(request.settings.engine) as engine:
+        request.display.waiting("")
+        if request.before:
+            warn_of_another(engine.model.name, request.before)
+        async with aclosing(_outcomes(request, request.spending.limit(engine), questions)) as outcomes:
             async for question, outcome in outcomes:
-                with asked.display.pause(last=question.number == len(questions)):
+                with request.display.pause(last=question.number == len(questions)):
                     if isinstance(outcome, MemAgentError):
                         print_error(outcome)
                         code = code or exit_code(outcome)
                         continue
-                    asked.on_result(outcome)
+                    request.on_result(outcome)
                     if as_json:
                         say_json(flatten(outcome))
                     else:
-                        cited = citations(outcome.statements) if asked.settings.read.cite else ()
+                        cited = citations(outcome.statements) if request.settings.read.cite else ()
                         head = [separator + question.text] if len(questions) > 1 else []
                         say("\n".join([*head, outcome.answer, *cited]))
                         separator = "\n"
@@ -235,58 +235,60 @@ async def answer_all(asked: Asked, as_json: bool) -> int:
 
 
 async def _outcomes(
-    asked: Asked, engine: Engine, questions: Sequence[_Question]
+    request: AskRequest, engine: Engine, questions: Sequence[_Question]
 ) -> AsyncGenerator[tuple[_Question, Result | MemAgentError], None]:
     """Yield each question with its outcome, in order; up to `_MAX_TOGETHER` are read together."""
     for start in range(0, len(questions), _MAX_TOGETHER):
         some = questions[start : start + _MAX_TOGETHER]
         seated = zip(some, Together(engine, len(some)).seats, strict=True)
-        async with aclosing(side_by_side(partial(_answer, asked), seated, len(some))) as outcomes:
+        async with aclosing(side_by_side(partial(_answer, request), seated, len(some))) as outcomes:
             async for outcome in outcomes:
                 yield outcome
 
 
-async def _answer(asked: Asked, seated: tuple[_Question, Seat]) -> tuple[_Question, Result | MemAgentError]:
+async def _answer(
+    request: AskRequest, seated: tuple[_Question, Seat]
+) -> tuple[_Question, Result | MemAgentError]:
     """Read for one question; an error is returned, not raised."""
-    question, seat = seated
+    (question, seat), display = seated, request.display
     read: Read | None = None
     noted = False
     try:
         read = Read(
-            question.text, asked.document, seat, asked.settings.read,
-            trace=question.traces, resume=asked.resume,
+            question.text, request.document, seat, request.settings.read,
+            trace=question.traces, resume=request.resume,
         )  # fmt: skip
         seat.progress = partial(getattr, read, "progress")
-        asked.display.begin(question.number, read)
+        display.begin(question.number, read)
         if asks_to_count(question.text) and not read.counts:
-            asked.display.remark("this asks for something to be counted up: memagent tally has code count it")
+            display.remark("this asks for something to be counted up: memagent tally has code count it")
         async for conversation in read:
             noted |= conversation.kind == "update"
-            asked.display.show(question.number, conversation)
+            display.show(question.number, conversation)
             if read.counts and conversation.chunk_index is None and conversation.memory:  # the plan
-                asked.display.remark(conversation.memory.rstrip())
+                display.remark(conversation.memory.rstrip())
     except MemAgentError as error:
-        return question, _with_advice(error, read.trace if read else None, asked)
+        return question, _with_advice(error, read.trace if read else None, request)
     finally:
         seat.leave()
-        asked.display.end(question.number)
+        display.end(question.number)
         if read:
-            asked.passes.append(read.found)
+            request.passes.append(read.found)
     if read.keeps_memory and not noted and read.progress.spent.calls:  # answered at once, from all of it
-        asked.display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
+        display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
     if (given_up := read.progress.given_up) and read.memory:
-        asked.display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")
+        display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")
     for doubt in await asyncio.to_thread(_doubts, read, noted):
         warn(doubt)
     return question, read.result
 
 
-def _with_advice(error: MemAgentError, trace: Path | None, asked: Asked) -> MemAgentError:
+def _with_advice(error: MemAgentError, trace: Path | None, request: AskRequest) -> MemAgentError:
     """The error of a read with what to do next."""
     if isinstance(error, EngineError) and trace:
-        kept = f"the read is kept in {trace}: run the same command with --resume to continue"
-        return EngineError(f"{error}\n{kept}")
-    if isinstance(error, JournalError) and not (asked.trace or asked.resume or trace):
+        advice = f"the read is kept in {trace}: run the same command with --resume to continue"
+        return EngineError(f"{error}\n{advice}")
+    if isinstance(error, JournalError) and not (request.trace or request.resume or trace):
         return JournalError(f"{error}; --trace names another place")
     return error
 
@@ -323,35 +325,36 @@ def _doubts(read: Read, noted: bool) -> list[str]:
 def _doubt_words(read: Read) -> str:
     """A warning if the document says nothing of the answer word for word."""
     statements = read.statements
-    if not read.settings.cite and not any(it.source for it in statements):  # else it was searched already
+    searched = read.settings.cite or any(statement.source for statement in statements)
+    if not searched:
         bare = [Statement(text, None) for text in statements_of(read.answer)]
         statements = find_sources(bare, read.problem, read.document, read.budgets.chunk_tokens)
-    if any(it.source for it in statements):
+    if any(statement.source for statement in statements):
         return ""
-    if any(it.nearest for it in statements):
+    if any(statement.nearest for statement in statements):
         how = "the nearest passage" if read.settings.cite else "its nearest passage (--cite shows it)"
         return f"the document does not say this in these words: compare {how}"
     return "the document does not say this, and no passage comes near it: check it"
 
 
-def _with_traces(asked: Asked) -> list[_Question]:
+def _with_traces(request: AskRequest) -> list[_Question]:
     """The questions, each with where its journal goes; with --resume, its earlier journals. Blocks.
 
     With --resume, a question without a journal starts afresh. Raises `JournalError` if none has one.
     """
-    folder, digest, named = user_cache_path() / "journals", asked.document.fingerprint, asked.trace
+    folder, digest, named = user_cache_path() / "journals", request.document.fingerprint, request.trace
     questions: list[_Question] = []
     resumed = False
-    for number, text in enumerate(asked.questions, 1):
+    for number, text in enumerate(request.questions, 1):
         if named is None:
             new = new_path(folder, digest, text)
-            earlier = earlier_paths(folder, digest, text) if asked.resume else []
+            earlier = earlier_paths(folder, digest, text) if request.resume else []
         else:
-            new = named if len(asked.questions) == 1 else named.with_stem(f"{named.stem}-{number}")
-            earlier = [new] if asked.resume and new.exists() else []
+            new = named if len(request.questions) == 1 else named.with_stem(f"{named.stem}-{number}")
+            earlier = [new] if request.resume and new.exists() else []
         resumed |= bool(earlier)
         questions.append(_Question(number, text, earlier or [new]))
-    if asked.resume and not resumed:
-        place = f" {questions[0].traces[0]}" if named else f" of this document and problem in {folder}"
-        raise JournalError(f"there is no journal{place}: check the command, or leave out --resume")
+    if request.resume and not resumed:
+        where = f" {questions[0].traces[0]}" if named else f" of this document and problem in {folder}"
+        raise JournalError(f"there is no journal{where}: check the command, or leave out --resume")
     return questions

@@ -110,8 +110,9 @@ def make(
 
 def warn_of_samples(sources: Iterable[Corpus]) -> None:
     """Warn of texts that are only the small sample, whose scores are not comparable."""
-    for name in (it.name for it in sources if it.origin == "sample"):
-        warn(sample_warning(name))
+    for source in sources:
+        if source.origin == "sample":
+            warn(sample_warning(source.name))
 
 
 @command.command(name="fetch")
@@ -158,5 +159,5 @@ def filter_known(
             limited = CallLimit(engine, read.max_calls) if read.max_calls else engine
             return await write_unknown(file, out, limited, ClosedBook(attempts, scorer, sampling), count)
 
-    kept, asked = asyncio.run(run())
-    tell(f"{kept} of {asked} kept: {out}")
+    remaining, total = asyncio.run(run())
+    tell(f"{remaining} of {total} kept: {out}")

@@ -55,13 +55,13 @@ def command(settings: Settings) -> int:
     """
     say(f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
     for group, names in _PACKAGES.items():
-        say(f"{group}: {', '.join(f'{it} {_version(it)}' for it in names)}")
+        say(f"{group}: {', '.join(f'{name} {_version(name)}' for name in names)}")
     config = user_config_path()
     say(f"settings file: {config}{'' if config.is_file() else ' (none)'}")
     say(f"cache: {user_cache_path()}")
     try:
         _check_cache(user_cache_path())
-        fetched = ", ".join(it.name for it in catalogue.list_cached())
+        fetched = ", ".join(model.name for model in catalogue.list_cached())
         say(f"fetched models: {fetched or 'none'}")
         say(with_flags("\n".join(asyncio.run(_findings(settings)))))
     except MemAgentError as error:
@@ -96,8 +96,8 @@ async def _findings(settings: Settings) -> list[str]:
     lines, engine = await _with_servers(settings.engine)
     choice = choose(engine)
     adapter = find_adapter(engine, choice.engine)
-    found = "a server with the model was found on this machine"
-    lines.append(f"engine: {choice.engine}, because {choice.why if engine == settings.engine else found}")
+    why = choice.why if engine == settings.engine else "a server with the model was found on this machine"
+    lines.append(f"engine: {choice.engine}, because {why}")
     if not choice.embedded:
         async with open_engine(engine) as opened:
             model = opened.model
@@ -105,8 +105,8 @@ async def _findings(settings: Settings) -> list[str]:
             verdicts = await _try_verdict(opened)
         # Some servers accept any name, or short ones, so an unlisted name is not an error.
         unlisted = f"; it lists {', '.join(sorted(served))}" if served and model.name not in served else ""
-        place = without_secrets(engine.base_url or "the OpenAI default")
-        lines.append(f"model: {model.name} at {place}{unlisted}")
+        endpoint = without_secrets(engine.base_url or "the OpenAI default")
+        lines.append(f"model: {model.name} at {endpoint}{unlisted}")
     else:
         model = choice.kind.preview(engine, adapter)
         lines += [f"model: {model.name}", *([f"adapter: {adapter.path}"] if adapter else [])]
@@ -123,10 +123,12 @@ async def _findings(settings: Settings) -> list[str]:
 async def _try_verdict(engine: Engine) -> str:
     """Whether an endpoint tells how likely the words of a verdict are: it is asked for one."""
     try:
-        told = await engine.complete((Message("user", _TRIAL),), Sampling(1, verdict=True, thinking=False))
+        completion = await engine.complete(
+            (Message("user", _TRIAL),), Sampling(1, verdict=True, thinking=False)
+        )
     except EngineError as error:
         return f"unknown ({error})"
-    if log_odds(told.alternatives) is None:
+    if log_odds(completion.alternatives) is None:
         return "none, since it tells no log-probabilities: select takes notes on every chunk"
     return "by log-probabilities, with --workflow select"
 
@@ -136,11 +138,14 @@ async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettin
     if not engine.discover:
         return [], engine
     search = await look_around()
-    servers = [f"{it.kind.name} at {it.kind.base_url} ({', '.join(it.models)})" for it in search.servers]
-    servers += [f"{it.base_url} did not answer in time" for it in search.silent]
+    servers = [
+        f"{server.kind.name} at {server.kind.base_url} ({', '.join(server.models)})"
+        for server in search.servers
+    ]
+    servers += [f"{kind.base_url} did not answer in time" for kind in search.silent]
     lines = [f"servers on this machine: {'; '.join(servers) or 'none found'}"]
-    if should_search(engine) and (found := choose_server(search, engine.model)):
-        server, model = found
+    if should_search(engine) and (choice := choose_server(search, engine.model)):
+        server, model = choice
         window = engine.window_tokens or server.windows.get(model)
         url = server.kind.base_url
         engine = engine.replace(base_url=url, model=model, api_key=None, window_tokens=window)

@@ -36,7 +36,7 @@ each_flags = together(
 
 
 def ask_each(survey: Survey, quiet: bool, as_json: bool) -> int:
-    """Ask each file, and print a summary; in a dry run, what that would take at most."""
+    """Ask each file, and print a summary; in a dry run, what that would cost at most."""
     if not survey.ray:  # the machines of a cluster have their own servers and caches
         survey = replace(survey, settings=with_found_model(survey.settings, quiet, survey.dry_run))
     if not (survey.dry_run or survey.out):
@@ -47,14 +47,16 @@ def ask_each(survey: Survey, quiet: bool, as_json: bool) -> int:
             _say_forecast(survey, rows, asyncio.run(_forecast(survey, rows)), as_json)
             return 0
         asyncio.run(_read(survey, rows))
-    counts, kept, done = rows.counts, display.all.kept, display.all.done
+    counts, earlier, done = rows.counts, display.all.kept, display.all.done
     if as_json:
         by_status = {status.replace(" ", "_"): count for status, count in counts.items()}
-        say_json({"table": survey.out, "rows": done, **by_status, "kept": kept})
+        say_json({"table": survey.out, "rows": done, **by_status, "kept": earlier})
     else:
-        parts = [f"{counts['answered']:,} of {done:,} answered, {counts['answered'] - kept:,} of them now"]
+        parts = [f"{counts['answered']:,} of {done:,} answered, {counts['answered'] - earlier:,} of them now"]
         parts += [
-            f"{counts[it]:,} {it}" for it in ("no text", "left out", "failed", "not read") if counts[it]
+            f"{counts[status]:,} {status}"
+            for status in ("no text", "left out", "failed", "not read")
+            if counts[status]
         ]
         if (cost := display.all.spent.cost) is not None:
             parts.append(f"cost {cost:.4g}")
@@ -65,9 +67,9 @@ def ask_each(survey: Survey, quiet: bool, as_json: bool) -> int:
 
 
 async def _read(survey: Survey, rows: _Rows, engine: Engine | None = None) -> None:
-    begun = replace(survey, on_begin=lambda total: rows.display.begin({"": total}, {}))
-    async with aclosing(read_each(begun, engine)) as found:
-        async for row in found:
+    survey = replace(survey, on_begin=lambda total: rows.display.begin({"": total}, {}))
+    async with aclosing(read_each(survey, engine)) as file_rows:
+        async for row in file_rows:
             rows.add(row)
 
 
@@ -78,7 +80,7 @@ async def _forecast(survey: Survey, rows: _Rows) -> Model:
 
 
 class _Rows:
-    """What the rows of a run come to; the first failures are reported as they come."""
+    """The totals of a run's rows; the first failures are reported as they come."""
 
     def __init__(self, display: RunDisplay) -> None:
         self.display = display
@@ -108,10 +110,10 @@ class _Rows:
 
 
 def _say_forecast(survey: Survey, rows: _Rows, model: Model, as_json: bool) -> None:
-    """Print what a run would read, and what that takes at most."""
+    """Print what a run would read, and what that would cost at most."""
     now, max_calls = rows.display.all, survey.settings.read.max_calls
     stops_a_read = f"`max_calls` {max_calls}" if max_calls and now.max_calls > max_calls else ""
-    found = {
+    forecast = {
         "files": now.total // len(survey.problems),
         "to_read": rows.counts["to read"],
         "kept": now.kept,
@@ -125,17 +127,17 @@ def _say_forecast(survey: Survey, rows: _Rows, model: Model, as_json: bool) -> N
         "estimated": model.tokenizer == ESTIMATE,
     }
     if as_json:
-        say_json(found)
+        say_json(forecast)
         return
     others = {"kept from an earlier run": "kept", "without text": "no_text", "left out": "left_out"}
-    parts = [f"{found[name]:,} {what}" for what, name in others.items() if found[name]]
+    parts = [f"{forecast[name]:,} {what}" for what, name in others.items() if forecast[name]]
     parts += [f"{len(rows.unreadable):,} that cannot be read"] if rows.unreadable else []
     lines = [
-        ", ".join([f"{found['files']:,} files: {found['to_read']:,} answers to find", *parts]),
+        ", ".join([f"{forecast['files']:,} files: {forecast['to_read']:,} answers to find", *parts]),
         f"model: {model.name}",
         f"to read: {rows.document_tokens:,} tokens of text",
         *describe_bound(now.spent, "", model.tokenizer == ESTIMATE),
     ]
-    if found["exceeded"]:
-        lines.append(f"{found['exceeded']} may stop it")
+    if forecast["exceeded"]:
+        lines.append(f"{forecast['exceeded']} may stop it")
     say("\n".join(lines))

@@ -75,7 +75,7 @@ def command(
     traces: bool,
     ray: str | None,
     settings: Settings,
-    **asked: Any,
+    **plan_options: Any,
 ) -> None:
     """Read examples concurrently with one or more workflows, and append a row per attempt to DIR/rows.jsonl.
 
@@ -83,7 +83,7 @@ def command(
     of the answer.
     """
     settings = replace(settings, read=settings.read.replace(cite=False))  # rows have no sources
-    plan = Plan(workflows=workflows, seed=settings.read.seed or 0, **asked)
+    plan = Plan(workflows=workflows, seed=settings.read.seed or 0, **plan_options)
     if not (dry_run and must_fetch(settings.engine)):
         use_default(settings.engine, quiet)
     _warn_about(plan, settings)
@@ -92,7 +92,7 @@ def command(
         settings=settings,
         folder=out,
         resume=resume,
-        command=shown_command(sys.argv, settings.engine.api_key),
+        command=redact_command(sys.argv, settings.engine.api_key),
         traces=traces,
         ray=ray,
     )
@@ -123,21 +123,21 @@ def _warn_about(plan: Plan, settings: Settings) -> None:
     warn_of_samples(plan.sources())
 
 
-def shown_command(words: list[str], key: str | None) -> str:
+def redact_command(words: list[str], key: str | None) -> str:
     """The command as it was typed, without the endpoint's key."""
-    shown = [
+    redacted = [
         word.removesuffix(key) + "..." if key and (word == key or word.endswith(f"={key}")) else word
         for word in map(without_secrets, words[1:])
     ]
-    return shlex.join(["memagent", *shown])
+    return shlex.join(["memagent", *redacted])
 
 
 async def _evaluate(run: Evaluation, display: RunDisplay) -> None:
-    """Run an evaluation; its parts have their mean score so far, of the attempts of this run."""
+    """Run an evaluation; each of its parts shows the mean score of this run's attempts so far."""
     scores: defaultdict[str, list[float]] = defaultdict(list)
 
     def begin(totals: CellCounts, done: CellCounts) -> None:
-        display.begin(*({_name(*part): count for part, count in it.items()} for it in (totals, done)))
+        display.begin(*({_name(*part): count for part, count in counts.items()} for counts in (totals, done)))
 
     def add(row: EvaluationRow) -> None:
         part = _name(row.cell, row.workflow)
@@ -155,21 +155,21 @@ async def _dry_run(run: Evaluation) -> None:
     are estimated. Raises `MemAgentError`.
     """
     async with open_to_count(run.settings.engine) as engine:
-        found = await forecast_evaluation(run, engine)
+        forecasts = await forecast_evaluation(run, engine)
         model = engine.model
     rows = [
         [
-            cell.task, cell.size, workflow, f"{it.done:,}", f"{it.spent.calls:,}",
-            f"{it.spent.prompt_tokens:,}", f"{it.spent.completion_tokens:,}",
-            "–" if it.spent.cost is None else f"{it.spent.cost:.4g}",
+            cell.task, cell.size, workflow, f"{progress.done:,}", f"{progress.spent.calls:,}",
+            f"{progress.spent.prompt_tokens:,}", f"{progress.spent.completion_tokens:,}",
+            "–" if progress.spent.cost is None else f"{progress.spent.cost:.4g}",
         ]
-        for (cell, workflow), it in found.items()
+        for (cell, workflow), progress in forecasts.items()
     ]  # fmt: skip
     heads = ["task", "size", "workflow", "attempts", "calls", "tokens in", "out", "cost"]
-    most = sum((it.spent for it in found.values()), Spent())
+    most = sum((progress.spent for progress in forecasts.values()), Spent())
     lines = [f"model: {model.name}", "at most:", "", table(heads, rows, texts=3)]
-    if failing := sum(it.failed for it in found.values()):
-        attempts = sum(it.done for it in found.values())
+    if failing := sum(progress.failed for progress in forecasts.values()):
+        attempts = sum(progress.done for progress in forecasts.values())
         lines.append(f"{failing:,} of {attempts:,} attempts would fail before their first call")
     lines += describe_bound(most, " for all attempts", model.tokenizer == ESTIMATE)
     say("\n".join(lines))

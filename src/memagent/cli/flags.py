@@ -83,7 +83,7 @@ class Command(click.Command):
                 sections.setdefault(title, []).append(record)
             else:
                 left_out += 1
-        for title, records in sorted(sections.items(), key=lambda it: it[0] != "Options"):
+        for title, records in sorted(sections.items(), key=lambda section: section[0] != "Options"):
             with formatter.section(title):
                 formatter.write_dl(records)
         formatter.write_paragraph()
@@ -92,8 +92,8 @@ class Command(click.Command):
         formatter.write_text(_NOTE)
 
 
-def _show_all(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _show_all(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value:
         context.meta[_SHOWS_ALL] = True
         click.echo(context.get_help())
         context.exit()
@@ -119,7 +119,7 @@ def with_settings(
             try:
                 settings = load_settings(given, config_file)
             except SettingsError as error:
-                raise SettingsError(_ARGUMENT.sub(lambda it: flags()[it[1]], str(error))) from error
+                raise SettingsError(_ARGUMENT.sub(lambda match: flags()[match[1]], str(error))) from error
             return function(*arguments, settings=settings, **values)
 
         shared = (
@@ -158,7 +158,7 @@ def _kind(annotation: Any) -> Any:
     """The plain type of a setting, without None and without bounds, which pydantic checks."""
     if get_origin(annotation) is Literal:
         return annotation
-    inner = [it for it in get_args(annotation) if it is not NoneType]
+    inner = [member for member in get_args(annotation) if member is not NoneType]
     return _kind(inner[0]) if inner else annotation
 
 

@@ -41,16 +41,16 @@ def last_read() -> Header:
 
 def check_words(questions: Sequence[str], words: Sequence[str]) -> list[str]:
     """The questions of a follow-up. Raises `SettingsError` for none, and for a path."""
-    asked, paths = (questions, words) if questions else (words[:1], words[1:])
+    questions, paths = (questions, words) if questions else (words[:1], words[1:])
     if paths:
         raise SettingsError(f"--continue reads the same documents again: leave out {paths[0]!r}")
-    if not asked:
+    if not questions:
         raise SettingsError('what is the question? memagent ask --continue "QUESTION"')
-    return list(asked)
+    return list(questions)
 
 
 def documents_of(header: Header) -> Document:
-    """The documents of a read. Raises `DocumentError` if they are not as they were."""
+    """The documents of a read. Raises `DocumentError` if they have changed."""
     try:
         document = open_document(*header.sources).unnamed()  # as when they were read
         changed = document.fingerprint != header.sha256
@@ -62,10 +62,12 @@ def documents_of(header: Header) -> Document:
 
 
 def settings_of(header: Header, settings: Settings, quiet: bool) -> Settings:
-    """The settings of a read, but for those that flags set now. What is read again is told on stderr."""
+    """The settings of a read, except those that flags set now. Says on stderr what is read again."""
     source = click.get_current_context().get_parameter_source
     before = {**header.values.get("given", {}), "chunk_tokens": header.budgets["chunk_tokens"]}
-    before = {name: it for name, it in before.items() if source(name) is not ParameterSource.COMMANDLINE}
+    before = {
+        name: value for name, value in before.items() if source(name) is not ParameterSource.COMMANDLINE
+    }
     read = settings.read.replace(**before)
     how = f"{read.workflow or header.workflow}, chunks of {read.chunk_tokens} tokens"
     tell(f"reading again {_names(header)}: {how}", quiet=quiet)
@@ -73,7 +75,7 @@ def settings_of(header: Header, settings: Settings, quiet: bool) -> Settings:
 
 
 def warn_of_another(model: str, header: Header) -> None:
-    """Warn if the last read was with another model, whose tokens and replies are others."""
+    """Warn if the last read was with another model, whose tokens and replies differ."""
     if model != header.model:
         warn(f"the last read was with {header.model}, this one is with {model}")
 

@@ -36,7 +36,7 @@ _trace = click.argument("trace", type=PATH, metavar="[TRACE]", required=False)
 
 
 class Spans:
-    """The text of a document by character span. It is kept in a file, since it may be large."""
+    """The text of a document by character span, in a file, since it may be large."""
 
     def __init__(self, document: Document) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this does
@@ -96,8 +96,8 @@ def _print_step(step: Conversation, before: str, spans: Spans | None) -> None:
         say_styled(f"no chunk: {cost}", "cyan")
     else:
         start, end = step.span
-        place = f"chunk {step.chunk_index + 1} [{start:,}, {end:,}) of {step.source}"
-        say_styled(f"{place}: {cost}", "cyan")
+        label = f"chunk {step.chunk_index + 1} [{start:,}, {end:,}) of {step.source}"
+        say_styled(f"{label}: {cost}", "cyan")
         if spans is not None:
             say_styled("\n".join(f"  | {part}" for part in spans.text(start, end).splitlines()))
     if step.unused:
@@ -133,7 +133,7 @@ def view(trace: Path | None, out: Path | None, without_text: bool) -> None:
     if not isinstance(header, Header):
         raise JournalError(f"{path} is empty")
     document = None if without_text else _document_of(header)
-    with write_in_place(out) as place, place.open("wb") as file:
+    with write_in_place(out) as temporary, temporary.open("wb") as file:
         _write(file, path, document)
     say(str(out))
     warn(f"{out.stat().st_size / _MIB:.1f} MiB; open it in a browser")
@@ -144,7 +144,7 @@ def _write(file: IO[bytes], path: Path, document: Document | None) -> None:
     file.write(_OURS + head.removeprefix(_BEGINNING).encode())
     script = f'<script type="text/plain" id="embedded-journal" data-name="{html.escape(path.name)}">'
     file.write(script.encode("utf-8", "replace"))
-    _pack(file, (json.dumps(to_json(it)).encode() + b"\n" for it in _tell(path, document)))
+    _pack(file, (json.dumps(to_json(line)).encode() + b"\n" for line in _tell(path, document)))
     file.write(b"</script>\n")
     if document:
         file.write(b'<script type="text/plain" id="embedded-text">')
@@ -181,8 +181,8 @@ def _tell(path: Path, document: Document | None) -> Iterator[Line]:
 
 
 def _find_sources(answer: str, header: Header, document: Document) -> tuple[Statement, ...]:
-    """The statements of an answer whose sources were not looked for when it was made."""
-    bare = [Statement(it, None) for it in statements_of(answer)]
+    """The statements of an answer with their sources, which were not looked for when it was made."""
+    bare = [Statement(text, None) for text in statements_of(answer)]
     try:
         return find_sources(bare, header.problem, document, header.budgets["chunk_tokens"])
     except DocumentError as error:

@@ -62,7 +62,7 @@ def exit_code(error: MemAgentError) -> int:
 
 def harmless(text: str) -> str:
     r"""The text with control characters escaped (`\x1b`): a terminal shows them but never obeys them."""
-    return _COMMANDS.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def say(text: str) -> None:
@@ -99,7 +99,7 @@ def _write(text: str) -> None:
 def say_json(value: Any) -> None:
     """Print a value as a line of JSON with control characters escaped. Raises `OutputError`."""
     line = json.dumps(value, ensure_ascii=False, default=str)  # paths
-    say(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line))
+    say(_COMMANDS.sub(lambda match: f"\\u{ord(match.group()):04x}", line))
 
 
 def say_changes(before: str, after: str, indent: str = "") -> bool:
@@ -127,27 +127,27 @@ def citations(
     for statement in statements:
         yield f"\n- {statement.text}"
         if statement.source:
-            yield f"  {_place(statement.source)}"
+            yield f"  {_describe_source(statement.source)}"
         elif not statement.nearest:
             yield f"  {unsupported}"
         for passage in statement.nearest:
-            yield f"  {NEAREST}: {_place(passage)}"
+            yield f"  {NEAREST}: {_describe_source(passage)}"
 
 
-def _place(source: Source) -> str:
+def _describe_source(source: Source) -> str:
     page = "" if source.page is None else f", page {source.page}"
     return f"{source.file}{page}, characters {source.start:,} to {source.end:,}: {source.excerpt!r}"
 
 
 def describe(spent: Spent) -> str:
-    """What calls took: "1,200 tokens in, 80 out, cost 0.003", the cost only with prices."""
+    """What calls have used: "1,200 tokens in, 80 out, cost 0.003", the cost only with prices."""
     price = "" if spent.cost is None else f", cost {spent.cost:.4g}"
     return f"{spent.prompt_tokens:,} tokens in, {spent.completion_tokens:,} out{price}"
 
 
 def with_flags(text: str) -> str:
     """A message of the library, with the settings that it names written as flags."""
-    return _NAME.sub(lambda found: flags().get(found[1], found[0]), text)
+    return _NAME.sub(lambda match: flags().get(match[1], match[0]), text)
 
 
 def tell(text: str, style: str | None = None, quiet: bool = False) -> None:

@@ -43,7 +43,7 @@ maker gave them, their licence, and the size of their Q4_K_M file in bytes."""
 _BESIDE_BYTES = 2 * _GIB  # for a window of 8K and everything else
 _SHARE = 0.75  # of the memory; the rest is for other programs
 _NAMES = "The names: " + ", ".join(
-    f"{name} ({it.size_bytes / _GIB:.1f} GiB)" for name, it in catalogue.MODELS.items()
+    f"{name} ({model.size_bytes / _GIB:.1f} GiB)" for name, model in catalogue.MODELS.items()
 )
 
 
@@ -62,8 +62,8 @@ def with_found_model(settings: Settings, quiet: bool, dry_run: bool = False) -> 
     if searched:
         search = asyncio.run(look_around())
         _warn_of_silent(search)
-        if found := choose_server(search, engine.model):
-            server, model = found
+        if choice := choose_server(search, engine.model):
+            server, model = choice
             others = "" if len(server.models) == 1 or engine.model else f" (one of {len(server.models)})"
             tell(
                 f"using {model}{others} of {server.kind.name} at {server.kind.base_url}; "
@@ -79,7 +79,7 @@ def with_found_model(settings: Settings, quiet: bool, dry_run: bool = False) -> 
 
 @asynccontextmanager
 async def open_to_count(settings: EngineSettings) -> AsyncIterator[Engine]:
-    """Open an engine to count with: where no model is at hand, one that estimates, which stderr says.
+    """Open an engine to count with; if no model is at hand, one that estimates, with a notice on stderr.
 
     Raises as `open_engine` does for settings that are wrong.
     """
@@ -143,8 +143,8 @@ def _fetch_with_bar(name: str, quiet: bool) -> Path:
 
 def _warn_of_silent(search: Search) -> None:
     """Warn where something listens but did not answer in time."""
-    for place in search.silent:
-        warn(f"something listens at {place.base_url} but did not answer: not used ({place.name}?)")
+    for kind in search.silent:
+        warn(f"something listens at {kind.base_url} but did not answer: not used ({kind.name}?)")
 
 
 @click.group(
@@ -165,19 +165,20 @@ def command(context: click.Context, as_json: bool) -> None:
     search = asyncio.run(look_around()) if load_settings().engine.discover else Search()
     _warn_of_silent(search)
     cache, memory, fetched = list_cached(), memory_bytes(), catalogue.list_cached()
-    worth = suggest_models(memory, {it.name.rpartition(":")[0] for it in cache})
+    worth = suggest_models(memory, {model.name.rpartition(":")[0] for model in cache})
     if not as_json:
         say("\n".join([*_lines(search, fetched, cache), *_suggestions(memory, worth)]))
         return
     servers = [
-        {"name": it.kind.name, "base_url": it.kind.base_url, "models": it.models} for it in search.servers
+        {"name": server.kind.name, "base_url": server.kind.base_url, "models": server.models}
+        for server in search.servers
     ]
     say_json(
         {
             "default": catalogue.DEFAULT,
             "servers": servers,
-            "fetched": [asdict(it) for it in fetched],
-            "cache": [asdict(it) for it in cache],
+            "fetched": [asdict(model) for model in fetched],
+            "cache": [asdict(model) for model in cache],
             "memory_bytes": memory,
             "worth_fetching": worth,
         }
@@ -191,15 +192,15 @@ def suggest_models(memory: int | None, there: set[str]) -> list[str]:
 
 
 def _lines(search: Search, fetched: list[CachedModel], cache: list[CachedModel]) -> Iterator[str]:
-    there = catalogue.find_cached(catalogue.DEFAULT)
-    yield f"default: {catalogue.DEFAULT}" + ("" if there else ", not fetched yet: memagent models fetch")
+    cached = catalogue.find_cached(catalogue.DEFAULT)
+    yield f"default: {catalogue.DEFAULT}" + ("" if cached else ", not fetched yet: memagent models fetch")
     for server in search.servers:
         yield f"{server.kind.name} at {server.kind.base_url}: {', '.join(server.models)}"
     if not search.servers:
         yield "servers on this machine: none found"
     for where, models in (("fetched", fetched), ("in the hub's cache", cache)):
-        for it in models:
-            yield f"{where}: {it.name}, {it.size_bytes / _GIB:.1f} GiB"
+        for model in models:
+            yield f"{where}: {model.name}, {model.size_bytes / _GIB:.1f} GiB"
 
 
 def _suggestions(memory: int | None, worth: Sequence[str]) -> Iterator[str]:

@@ -35,10 +35,12 @@ from memagent.reading.workflows import workflows
 from memagent.settings import Settings, option_kinds
 from memagent.types import flatten
 
-_KEPT = {it for workflow in workflows().values() if workflow.keeps_memory for it in workflow.options}
+_MEMORY_OPTIONS = {
+    kind for workflow in workflows().values() if workflow.keeps_memory for kind in workflow.options
+}
 _NOT_FOR_NOTES = (
     "screen",
-    *(name for name, kind in option_kinds().items() if kind.skip or kind not in _KEPT),
+    *(name for name, kind in option_kinds().items() if kind.skip or kind not in _MEMORY_OPTIONS),
 )
 """A notebook reads all that is new, into a memory."""
 
@@ -143,7 +145,7 @@ def add(
             say(f"{name}: version {_describe(version)}")
         before = notebook.version(version.parent)
         if version.memory == before.memory:
-            files = _name([it.name for it in version.portions])
+            files = _name([portion.name for portion in version.portions])
             same = f"version {version.number} has the memory of version {before.number}"
             again = f"to read it again, memagent notes undo {shlex.quote(name)}"
             warn(f"nothing was noted of {files}: {same}; {again}")
@@ -162,17 +164,17 @@ async def _add(notebook: Notebook, document: Document, settings: Settings, displ
     waiting = "another process is changing the notebook: waiting for it"
     async with open_engine(settings.engine) as engine:
         addition = notebook.add(document, engine, settings.read, waiting=lambda: tell(waiting))
-        begun = None
+        displayed = None
         try:
             async with aclosing(aiter(addition)) as conversations:
                 async for conversation in conversations:
-                    if addition.read and addition.read is not begun:
-                        begun = addition.read
-                        display.begin(1, begun)
+                    if addition.read and addition.read is not displayed:
+                        displayed = addition.read
+                        display.begin(1, displayed)
                     display.show(1, conversation)
         except EngineError as error:
-            kept = "what was read is kept: run the same command again to continue"
-            raise type(error)(f"{error}\n{kept}") from error
+            advice = "what was read is kept: run the same command again to continue"
+            raise type(error)(f"{error}\n{advice}") from error
     return addition
 
 
@@ -190,16 +192,16 @@ def ask(
     """Answer a question from a notebook's memory alone."""
     settings = with_found_model(settings, quiet)
 
-    found = asyncio.run(_ask(notebook, question, settings, version))
-    answer = found.remembered
+    reply = asyncio.run(_ask(notebook, question, settings, version))
+    answer = reply.remembered
     if as_json:
-        of = {"notebook": found.notebook, "version": found.version, "question": question}
+        of = {"notebook": reply.notebook, "version": reply.version, "question": question}
         say_json(of | flatten(answer))
         return
     unsupported = "the memory names no source for it"
     cited = citations(answer.statements, unsupported) if settings.read.cite else ()
     say("\n".join([answer.answer, *cited]))
-    tell(f"from version {found.version}; {describe(answer.spent)}", quiet=quiet)
+    tell(f"from version {reply.version}; {describe(answer.spent)}", quiet=quiet)
 
 
 async def _ask(notebook: Notebook, question: str, settings: Settings, version: int | None) -> NotebookAnswer:
@@ -214,13 +216,13 @@ async def _ask(notebook: Notebook, question: str, settings: Settings, version: i
 @_of_notebook
 def show(version: int | None, as_json: bool, notebook: Notebook) -> None:
     """Print a notebook's memory; with --json, everything known about the version."""
-    found, entry = notebook.version(version), notebook.entry
+    chosen, entry = notebook.version(version), notebook.entry
     if as_json:
-        say_json({"notebook": entry.name, "about": entry.about, **flatten(found)})
-    elif found.memory:
-        say(found.memory)
+        say_json({"notebook": entry.name, "about": entry.about, **flatten(chosen)})
+    elif chosen.memory:
+        say(chosen.memory)
     else:
-        tell(f"the memory of version {found.number} is empty")
+        tell(f"the memory of version {chosen.number} is empty")
 
 
 @command.command(short_help="List the versions of a notebook.")
@@ -230,17 +232,20 @@ def show(version: int | None, as_json: bool, notebook: Notebook) -> None:
 def log(as_json: bool, notebook: Notebook) -> None:
     """List the versions of a notebook: what was read for each, when, with which model, at what cost."""
     entry, versions = notebook.entry, notebook.versions()
-    kept = {version.number for version in notebook.lineage()}
+    lineage = {version.number for version in notebook.lineage()}
     if as_json:
         for version in versions:
-            say_json({**flatten(version), "undone": version.number not in kept})
+            say_json({**flatten(version), "undone": version.number not in lineage})
         return
     say_styled(f"about: {_on_one_line(entry.about)}", "bold")
     for version in versions:
-        undone = version.number not in kept
+        undone = version.number not in lineage
         mark = " (undone)" if undone else " (current)" if version.number == entry.current else ""
         say_styled(f"{_describe(version)}{mark}", "dim" if undone else "")
-        portions = [f"{it.name}, from byte {it.start:,}" if it.start else it.name for it in version.portions]
+        portions = [
+            f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
+            for portion in version.portions
+        ]
         more = [f"and {len(portions) - _MAX_NAMED:,} more"] if len(portions) > _MAX_NAMED else []
         for line in portions[:_MAX_NAMED] + more:
             say_styled(f"   {line}", "dim")

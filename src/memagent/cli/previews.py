@@ -54,12 +54,12 @@ def text(
 
 
 def _border(chunk: Chunk) -> str:
-    """The line above a chunk: its number, its place and its size."""
+    """The line above a chunk: its number, its characters and its size."""
     sources = ", ".join(dict.fromkeys(part.source for part in chunk.parts))
     pages = [part.page for part in chunk.parts if part.page]
     on = f", pages {pages[0]} to {pages[-1]}" if len(pages) > 1 else f", page {pages[0]}" if pages else ""
-    place = f"characters {chunk.start:,} to {chunk.end:,}"
-    return f"=== chunk {chunk.index + 1}: {sources}{on}, {place}, {chunk.tokens:,} tokens ==="
+    span = f"characters {chunk.start:,} to {chunk.end:,}"
+    return f"=== chunk {chunk.index + 1}: {sources}{on}, {span}, {chunk.tokens:,} tokens ==="
 
 
 async def dry_run_questions(
@@ -83,11 +83,11 @@ async def dry_run_questions(
         chosen, workflow = choose_workflow(settings.read, model.trained)
         longest = await asyncio.to_thread(lambda: max(questions, key=model.count_tokens))
         # The longest question stands for all, unless each has passages of its own.
-        asked = Counter(questions) if workflow.selects else {longest: len(questions)}
+        times = Counter(questions) if workflow.selects else {longest: len(questions)}
         most = Spent()
-        for question, times in asked.items():
+        for question, count in times.items():
             read = await forecast(question, document, model, settings.read)
-            most = sum(repeat(read.spent, times), most)
+            most = sum(repeat(read.spent, count), most)
     estimated = model.tokenizer == ESTIMATE
     if as_json:
         say_json(

@@ -45,8 +45,8 @@ class ReadDisplay:
         self._last: int | None = None  # the question whose memory was written last
         self._status = ""
         self._since = time.monotonic()
-        shown = get_console().is_terminal and not quiet
-        self._live = Live(self, refresh_per_second=4, redirect_stdout=False) if shown else None
+        is_live = get_console().is_terminal and not quiet
+        self._live = Live(self, refresh_per_second=4, redirect_stdout=False) if is_live else None
 
     def waiting(self, status: str) -> None:
         """Show what the first read is waiting for; "" for nothing."""
@@ -106,10 +106,10 @@ class ReadDisplay:
             memory = harmless(self._memories[self._last][-_PANEL_CHARACTERS:]) or "(empty)"
             yield Panel(Text(memory), title=Text(f"memory{title and ': '}{title}"), border_style="cyan")
         bars = Table.grid(padding=(0, 1, 0, 0))
-        shown = list(self._reads.items())[:_MAX_BARS]
-        labels = [self._label(number, options.max_width // 4) for number, _ in shown]
+        reads = list(self._reads.items())[:_MAX_BARS]
+        labels = [self._label(number, options.max_width // 4) for number, _ in reads]
         widest = max(map(len, labels), default=0)
-        for label, (_, read) in zip(labels, shown, strict=True):
+        for label, (_, read) in zip(labels, reads, strict=True):
             bars.add_row(*self._bar(label.ljust(widest), read.progress, options.max_width))
         yield bars
 
@@ -141,14 +141,16 @@ class RunDisplay:
 
     def begin(self, totals: Mapping[str, int], done: Mapping[str, int]) -> None:
         """Expect this many rows of each part, of which some are done."""
-        kept = sum(done.values())
-        self.all = RunProgress(sum(totals.values()), kept, kept)
+        earlier = sum(done.values())
+        self.all = RunProgress(sum(totals.values()), earlier, earlier)
         self.parts = {part: RunProgress(total, done.get(part, 0)) for part, total in totals.items()}
-        self._bars = {"": self._display.add_task(self._rows, total=self.all.total, completed=kept, left="")}
+        self._bars = {
+            "": self._display.add_task(self._rows, total=self.all.total, completed=earlier, left="")
+        }
         for part in filter(None, totals):
             self._bars[part] = self._display.add_task("", total=totals[part], visible=False, left="")
-        if kept and not self._moves:
-            tell(f"{kept:,} of {self.all.total:,} {self._rows} are already done", quiet=self._quiet)
+        if earlier and not self._moves:
+            tell(f"{earlier:,} of {self.all.total:,} {self._rows} are already done", quiet=self._quiet)
 
     def add(self, part: str, note: str, spent: Spent, *, kept: bool = False, failed: bool = False) -> None:
         """Count a row of a part; `note` says what is known of the part now, or of the row."""
@@ -182,7 +184,7 @@ def describe_progress(progress: Progress) -> str:
     """The progress of a read, what matters most first, since a narrow terminal shows only the beginning."""
     left = "" if progress.seconds_left is None or progress.done else f"{clock(progress.seconds_left)} left"
     rate = f"{progress.tokens_per_second:,.0f} tokens/s" if progress.tokens_per_second else ""
-    return ", ".join(filter(None, (left, _place(progress), rate, _cost(progress))))
+    return ", ".join(filter(None, (left, _describe_chunk(progress), rate, _cost(progress))))
 
 
 def clock(seconds: float) -> str:
@@ -205,16 +207,16 @@ def _line(progress: Progress, conversation: Conversation, before: str) -> str:
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
         answered = f"answered in {seconds}, {clock(progress.seconds)} in all; {_cost(progress)}"
-        kept = f"; {progress.recalled} of {progress.spent.calls} calls from the journal"
-        return answered + kept if progress.recalled else answered
+        recalled = f"; {progress.recalled} of {progress.spent.calls} calls from the journal"
+        return answered + recalled if progress.recalled else answered
     if conversation.unused:
-        return f"{_place(progress)}: {seconds}, asked ahead, not used"
+        return f"{_describe_chunk(progress)}: {seconds}, asked ahead, not used"
     if conversation.memory == before:
-        return f"{_place(progress)}: {seconds}, memory unchanged"
-    return f"{_place(progress)}: {seconds}, memory: {_preview(conversation.memory, before)}"
+        return f"{_describe_chunk(progress)}: {seconds}, memory unchanged"
+    return f"{_describe_chunk(progress)}: {seconds}, memory: {_preview(conversation.memory, before)}"
 
 
-def _place(progress: Progress) -> str:
+def _describe_chunk(progress: Progress) -> str:
     of = progress.chunks_in_all
     if progress.passes > 1:
         return f"pass {progress.passes}, chunk {progress.reread} of {progress.to_reread}"
@@ -234,7 +236,7 @@ def _preview(memory: str, before: str) -> str:
     """The beginning of a memory, or of its new part if that would otherwise not be in sight."""
     old, new = " ".join(before.split()), " ".join(memory.split())
     pairs = zip(old, new, strict=False)
-    same = next((place for place, (was, now) in enumerate(pairs) if was != now), min(len(old), len(new)))
+    same = next((index for index, (was, now) in enumerate(pairs) if was != now), min(len(old), len(new)))
     if len(new) <= _PREVIEW_CHARACTERS or same < _PREVIEW_CHARACTERS // 2 or same == len(new):
         return _shorten(new, _PREVIEW_CHARACTERS)
     word = new.rfind(" ", 0, same + 1) + 1

@@ -134,8 +134,8 @@ def mcp(
     if given and not http:
         raise SettingsError(f"--{given[0]} is for --http: add it, or drop --{given[0]}")
     # Each assistant starts its own server, which takes the first free folder.
-    kept = [data] if data else [user_cache_path() / "mcp" / str(number) for number in range(_MAX_AT_ONCE)]
-    places = Places(Folders(folders), kept, notebooks)
+    stores = [data] if data else [user_cache_path() / "mcp" / str(number) for number in range(_MAX_AT_ONCE)]
+    places = Places(Folders(folders), stores, notebooks)
     known = read_keys(keys)
     with closing(listen(host, port, known)) if http else nullcontext() as listener:
         settings = with_found_model(settings, quiet)

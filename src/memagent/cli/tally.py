@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from memagent.cli.ask import Asked, answer_all
+from memagent.cli.ask import AskRequest, answer_all
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import EXIT_CODES, say, tell, warn_left_out, warn_undecoded
 from memagent.cli.models import with_found_model
@@ -77,12 +77,12 @@ def command(
     results = list[Result]()
     spending = Spending(settings.read, max_tokens, max_cost)
     with ReadDisplay(quiet, [question]) as display:
-        asked = Asked(
+        request = AskRequest(
             [question], document, settings, trace, resume, spending, display, on_result=results.append
         )
-        code = asyncio.run(answer_all(asked, as_json))
-    warn_left_out(dict.fromkeys(file for blocks in asked.passes for file in blocks.skipped))
-    warn_undecoded(dict(item for blocks in asked.passes for item in blocks.replaced.items()))
+        code = asyncio.run(answer_all(request, as_json))
+    warn_left_out(dict.fromkeys(file for blocks in request.passes for file in blocks.skipped))
+    warn_undecoded(dict(item for blocks in request.passes for item in blocks.replaced.items()))
     for result in results:
         if out and result.table:
             _write(out, result.table)
@@ -98,7 +98,7 @@ def _text(file: Path) -> str:
 
 
 async def _preview(question: str, document: Document, settings: Settings) -> None:
-    """Print the plan, as --schema takes it; on stderr, what the read takes at most."""
+    """Print the plan, as --schema takes it; on stderr, what the read would cost at most."""
     async with open_engine(settings.engine) as engine:
         plan = settings.read.options.get("plan")
         if not plan:
@@ -118,7 +118,7 @@ def _write(out: Path, table: Mapping[str, Any]) -> None:
 
 
 def _cells(table: Mapping[str, Any], join: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a table, each with its place; fields of the same names come first."""
+    """The rows of a table, each with its source; fields of the same names come first."""
     for row in table["rows"]:
         source = row["source"]
         quoted = {"file": source["file"], "page": source["page"], "quote": source["excerpt"]}

@@ -45,7 +45,7 @@ _LINE = {
     "rollout_seconds": "rollout time {:,.1f} s",
     "update_seconds": "update time {:,.1f} s",
 }
-"""What a step's line says, as far as it was measured."""
+"""The parts of a step's line, for the values that were measured."""
 
 
 class _TrainGroup(click.Group):
@@ -148,8 +148,8 @@ def collect(
             rollout = Rollout(engine=engine, settings=settings.read, reward=reward)
             return await write_trajectories(out, collect_from(examples, rollout, least_reward, samples))
 
-    kept = asyncio.run(make())
-    tell(f"{kept} of {len(examples) * samples} attempts kept", quiet=quiet)
+    written = asyncio.run(make())
+    tell(f"{written} of {len(examples) * samples} attempts kept", quiet=quiet)
 
 
 @command.command(short_help="Write what a run has learned as a model.")

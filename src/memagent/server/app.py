@@ -101,7 +101,7 @@ async def _run(jobs: Jobs) -> AsyncIterator[None]:
 
 
 def _add_routes(app: FastAPI, chats: Chats, metrics: Metrics) -> None:
-    """Add what needs no more than one function: chats, models, and what there is to watch."""
+    """Add the routes that need no more than one function: chats, models, and those for monitoring."""
     window = dict.fromkeys(("context_length", "max_model_len"), chats.limits.context_tokens)
     about = {"object": "model", "created": 0, "owned_by": "memagent", **window}  # both names are in use
     models = {name: {"id": name, **about} for name in (chats.engine.model.name, ALIAS)}
@@ -174,17 +174,25 @@ def url_of(listener: socket.socket) -> str:
 
 
 class _Connection(H11Protocol):
-    """A connection that takes the place of an idle one where there are too many. If all are busy, uvicorn
-    refuses its requests.
+    """A connection that replaces an idle one if there are too many. If all are busy, uvicorn refuses its
+    requests.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, and end the one that is idle for longest if there are too many."""
+        """Begin, and end the one that has been idle for longest if there are too many."""
         self.heard = self.loop.time()
         super().connection_made(transport)  # type: ignore[arg-type] # uvicorn's own is narrower
         if len(self.connections) >= (self.limit_concurrency or 0):
-            others = [it for it in self.connections if isinstance(it, _Connection) and it is not self]
-            if idle := min((it for it in others if it.is_idle), key=lambda it: it.heard, default=None):
+            others = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, _Connection) and connection is not self
+            ]
+            if idle := min(
+                (connection for connection in others if connection.is_idle),
+                key=lambda connection: connection.heard,
+                default=None,
+            ):
                 idle.transport.abort()
                 self.connections.discard(idle)  # requests of others may come before it hears of its end
 
@@ -195,7 +203,7 @@ class _Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request has arrived that is not answered. Half of its head is none."""
+        """Whether every request whose head has arrived is answered."""
         answered = self.cycle is None or self.cycle.response_complete
         return answered and not self.transport.is_closing()
 
@@ -215,9 +223,9 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-class _News:
-    """Passes on what is news: not that requests were cut off at the server's end, nor the same every second,
-    which any client could bring about.
+class _NewsFilter:
+    """Drops log records that are no news: requests cut off when the server stops, and a message that comes
+    again within a minute, which any client could cause.
     """
 
     def __init__(self) -> None:
@@ -231,7 +239,7 @@ class _News:
         return last is None or record.created - last > _SAME_NEWS_SECONDS
 
 
-_NEWS = _News()
+_NEWS = _NewsFilter()
 
 
 def make_server(app: Starlette, limits: Limits) -> uvicorn.Server:

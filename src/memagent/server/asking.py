@@ -41,13 +41,13 @@ def around_tags(text: str, budget_tokens: int, count_tokens: TokenCounter) -> st
 
 
 def take_end(text: str, limit_tokens: int, count_tokens: TokenCounter, at_end: bool) -> str:
-    """The outer paragraphs that fit the limit, or if not one does, lines, sentences, words or characters."""
+    """The outer paragraphs that fit the limit, or if none does, lines, sentences, words or characters."""
     limit = max(1, limit_tokens)
     characters = limit * MAX_CHARACTERS_PER_TOKEN
     text = text.strip()
     near = text[-characters:] if at_end else text[:characters]
     for unit in _UNITS:
-        cuts = [0, *(it.end() for it in re.finditer(unit, near) if it.end() < len(near)), len(near)]
+        cuts = [0, *(match.end() for match in re.finditer(unit, near) if match.end() < len(near)), len(near)]
         pieces = [near[start:end] for start, end in pairwise(cuts)]
         if outer := _take_outer(pieces, limit, count_tokens, at_end):
             return outer

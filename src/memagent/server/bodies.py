@@ -29,7 +29,7 @@ class Values:
         self._count, self._in_string, self._rest = 0, False, b""
 
     def add(self, piece: bytes) -> None:
-        """Count those of the next piece. Raises `ApiError` for too many."""
+        """Count the values of the next piece. Raises `ApiError` for too many."""
         piece = _ESCAPED.sub(b"", self._rest + piece)
         self._rest = b"\\" if piece.endswith(b"\\") else b""  # what it escapes is in the next piece
         texts = piece.split(b'"')
@@ -37,8 +37,8 @@ class Values:
         self._in_string ^= len(texts) % 2 == 0
         self._count += sum(map(outside.count, (b",", b"[", b"{")))
         if self._count > MAX_VALUES:
-            said = f"the request has more than {MAX_VALUES:,} values: send a long text as one string"
-            raise ApiError(400, f"{said}, or upload it as a file", "too_many_values")
+            message = f"the request has more than {MAX_VALUES:,} values: send a long text as one string"
+            raise ApiError(400, f"{message}, or upload it as a file", "too_many_values")
 
 
 class ParsingRoute(APIRoute):
@@ -70,5 +70,7 @@ class _ParsedRequest(Request):
         try:
             return await asyncio.to_thread(self._model.model_validate_json, raw)
         except ValidationError as error:
-            wrong = [{**it, "loc": ("body", *it["loc"])} for it in error.errors(include_url=False)[:5]]
+            wrong = [
+                {**detail, "loc": ("body", *detail["loc"])} for detail in error.errors(include_url=False)[:5]
+            ]
             raise api_error(RequestValidationError(wrong)) from None

@@ -18,7 +18,16 @@ from memagent.engines.wrappers import forwards
 from memagent.errors import ContextOverflowError
 from memagent.reading.progress import Progress
 from memagent.reading.workflows import choose_workflow
-from memagent.server.completions import DONE, FIRST, ChatAnswer, Reply, cite, complete, cut_at_stop, forward
+from memagent.server.completions import (
+    DONE,
+    FIRST,
+    ChatAnswer,
+    ChatReply,
+    cite,
+    complete,
+    cut_at_stop,
+    forward,
+)
 from memagent.server.database import Job
 from memagent.server.division import fits, prepare
 from memagent.server.errors import ApiError, error_of
@@ -52,9 +61,9 @@ class Chats:
         """The reply to a chat, whose body is `raw`. Raises `ApiError`, `MemAgentError`."""
         model = self.engine.model
         if chat.model not in (model.name, ALIAS):
-            said = f"this server has the model {model.name!r}, also called {ALIAS!r}"
-            raise ApiError(404, said, "model_not_found", "model")
-        reply = Reply(chat.model)
+            message = f"this server has the model {model.name!r}, also called {ALIAS!r}"
+            raise ApiError(404, message, "model_not_found", "model")
+        reply = ChatReply(chat.model)
         if chat.stream:
             pieces = self._stream(owner, chat, raw, reply)
             return await stream(pieces, lambda: reply.chunk({}), self.limits.keep_alive_seconds)
@@ -70,7 +79,7 @@ class Chats:
         return JSONResponse(reply.whole(reading.answer()))
 
     async def _stream(
-        self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply
+        self, owner: str, chat: ChatRequest, raw: bytes, reply: ChatReply
     ) -> AsyncGenerator[bytes, None]:
         overflow = None
         if await asyncio.to_thread(fits, chat, self.engine.model, self.answer_tokens):
@@ -91,7 +100,7 @@ class Chats:
         await self.jobs.forget(reading.job)
         yield DONE
 
-    async def _pass_whole(self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply) -> Response:
+    async def _pass_whole(self, owner: str, chat: ChatRequest, raw: bytes, reply: ChatReply) -> Response:
         """The model's own reply in one piece. Raises `EngineError`, `ApiError`."""
         engine = self.jobs.engine_of(owner)
         if not forwards(self.engine):
@@ -102,7 +111,7 @@ class Chats:
         return Response(content, media_type=forwarded.media_type)
 
     async def _pass_stream(
-        self, owner: str, chat: ChatRequest, raw: bytes, reply: Reply
+        self, owner: str, chat: ChatRequest, raw: bytes, reply: ChatReply
     ) -> AsyncGenerator[bytes, None]:
         """The model's own reply as whole server-sent events. Raises `EngineError`, `ApiError`."""
         engine = self.jobs.engine_of(owner)
@@ -172,7 +181,9 @@ class _Reading:
     def _describe(self, text: str) -> dict[str, Any]:
         """The problem as it was found, whether there is an answer, its sources, and what was passed over."""
         result = self._result
-        statements = [it | {"text": self._continue(it["text"])} for it in result["statements"]]
+        statements = [
+            statement | {"text": self._continue(statement["text"])} for statement in result["statements"]
+        ]
         fields = cite(text, statements) if statements else {}
         described = {"problem": self.job.request["problem"], "found": result["found"]}
         if self.jobs.settings_of(self.job).screen:
@@ -181,8 +192,8 @@ class _Reading:
 
     def _continue(self, text: str) -> str:
         """A text without the beginning that the client has already, if anything comes after it."""
-        begun = self.chat.beginning.strip()
-        rest = text.lstrip().removeprefix(begun) if begun else ""
+        beginning = self.chat.beginning.strip()
+        rest = text.lstrip().removeprefix(beginning) if beginning else ""
         return rest if rest.strip() else text
 
 

@@ -53,7 +53,7 @@ class ChatAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     """One chat completion, under the name that the client uses for the model."""
 
     model: str
@@ -91,23 +91,23 @@ class Reply:
 
 
 def cite(text: str, statements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Cite the sources of an answer at their places in it, as fields of a message.
+    """Cite the sources of an answer where they belong in it, as fields of a message.
 
-    `annotations` are in OpenAI's own format, which clients parse; a place in a text is a URL as in RFC 5147.
-    The title of a nearest passage says that it is one. `memagent` has all statements, including those without
-    a source.
+    `annotations` are in OpenAI's own format, which clients parse; the URL of a passage is as in RFC 5147. The
+    title of a nearest passage says that it is one. `memagent` has all statements, including those without a
+    source.
     """
-    annotations, cited, place = list[Any](), list[Any](), 0
+    annotations, cited, offset = list[Any](), list[Any](), 0
     for statement in statements:
-        start = text.find(statement["text"], place)
+        start = text.find(statement["text"], offset)
         if start < 0:
             continue
-        place = start + len(statement["text"])
-        span, source = {"start_index": start, "end_index": place}, statement["source"]
+        offset = start + len(statement["text"])
+        span, source = {"start_index": start, "end_index": offset}, statement["source"]
         near = statement["nearest"]
         cited.append({"text": statement["text"], **span, "source": source, "nearest": near})
-        linked = [_link(source)] if source else [_link(it, f" ({NEAREST})") for it in near]
-        annotations += [{"type": "url_citation", "url_citation": span | it} for it in linked]
+        linked = [_link(source)] if source else [_link(passage, f" ({NEAREST})") for passage in near]
+        annotations += [{"type": "url_citation", "url_citation": span | link} for link in linked]
     return {"annotations": annotations} | ({"memagent": {"statements": cited}} if cited else {})
 
 
@@ -118,9 +118,9 @@ def _link(source: Mapping[str, Any], kind: str = "") -> dict[str, str]:
 
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """Cut a text at the first stop sequence; returns whether there was one, too."""
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return (text[: min(places)], True) if places else (text, False)
+    """Cut a text at the first stop sequence; also returns whether there was one."""
+    offsets = [offset for stop in stops if (offset := text.find(stop)) >= 0]
+    return (text[: min(offsets)], True) if offsets else (text, False)
 
 
 @asynccontextmanager
@@ -150,8 +150,8 @@ async def complete(
     refused["messages"] |= any(turn.role not in _ROLES for turn in chat.messages)
     for name, is_refused in refused.items():
         if is_refused:
-            said = f"{engine.model.name} runs in this process and completes text only: leave out {name}, or "
-            raise ApiError(400, f"{said}start the server with `base_url`", "not_supported", name)
+            message = f"{engine.model.name} runs in this process and completes text only: leave out {name}"
+            raise ApiError(400, f"{message}, or start the server with `base_url`", "not_supported", name)
     messages = tuple(
         Message(_ROLES[turn.role], "\n".join(turn.texts))  # type: ignore[arg-type]
         for turn in chat.messages

@@ -137,8 +137,8 @@ class Database:
 
     def _in_place(self) -> list[tuple[int, int]]:
         """Which files are now where the database and its log were opened."""
-        found = [path.stat() for path in (self._file, self._log)]
-        return [(it.st_dev, it.st_ino) for it in found]
+        stats = [path.stat() for path in (self._file, self._log)]
+        return [(stat.st_dev, stat.st_ino) for stat in stats]
 
     def close(self) -> None:
         """Close the database, and release the folder."""
@@ -152,7 +152,7 @@ def _claim(folder: Path) -> IO[str]:
     usual = {"lock", "lost+found"}  # of a server that begins at this moment, and of a new volume
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        has_others = any(it.name not in usual for it in folder.iterdir())
+        has_others = any(path.name not in usual for path in folder.iterdir())
         if has_others and not (folder / _NAME).exists():
             raise SettingsError(
                 f"{folder} holds files that are not a server's: name a new or empty folder with `data`"
@@ -171,16 +171,18 @@ def _claim(folder: Path) -> IO[str]:
 def set_aside(folder: Path, pattern: str, known: Collection[str]) -> None:
     """Move what is named like `pattern` and not `known` from `folder` to `set-aside` beside it.
 
-    What is known again, since the right database was restored, is moved back. Raises `OSError`.
+    What is known again, because the right database was restored, is moved back. Raises `OSError`.
     """
     aside = folder.parent / "set-aside"
-    unknown = [it for it in folder.glob(pattern) if it.name not in known and not (aside / it.name).exists()]
-    for place in unknown:
+    unknown = [
+        path for path in folder.glob(pattern) if path.name not in known and not (aside / path.name).exists()
+    ]
+    for path in unknown:
         aside.mkdir(mode=0o700, exist_ok=True)
-        place.replace(aside / place.name)
+        path.replace(aside / path.name)
     if unknown:
         _log.warning("%d %s are not in %s: they were moved to %s", len(unknown), folder.name, _NAME, aside)
-    for place in aside.glob(pattern):
-        if place.name in known and not (folder / place.name).exists():
-            _log.warning("%s is in %s again: it was moved back", place.name, _NAME)
-            place.replace(folder / place.name)
+    for path in aside.glob(pattern):
+        if path.name in known and not (folder / path.name).exists():
+            _log.warning("%s is in %s again: it was moved back", path.name, _NAME)
+            path.replace(folder / path.name)

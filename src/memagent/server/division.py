@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, is_within
 from memagent.reading.workflows import choose_workflow
 from memagent.server.asking import around_tags, take_end
-from memagent.server.documents import Content, Kept, clean_name
+from memagent.server.documents import Content, StoredContent, clean_name
 from memagent.server.errors import ApiError, storing
 from memagent.server.schemas import ChatOptions, ChatRequest, FilePart, ReadOptions, Turn
 from memagent.server.store import Store
@@ -34,7 +34,7 @@ from memagent.version import __version__
 _LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 _PIECE_CHARACTERS = 32 * 1024  # counting holds the GIL: a long text must not hold it for long
 _MIN_TOP_P = 1e-9
-_BEGUN = "\n\nThe answer begins: "
+_BEGINNING = "\n\nThe answer begins: "
 _DIVIDING = ("problem", "problem_at", "document")  # of the options: what tells the problem from the document
 _TURN_TOKENS = 8  # for what a chat template puts around a message
 
@@ -55,8 +55,8 @@ def prepare(
     documents: list[tuple[str, Content]] = list(division.texts)
     documents += [_file(file, owner, store) for turn in chat.messages for file in turn.files]
     if not documents:
-        said = "there is nothing to read besides the problem: give a document as a file, an earlier message"
-        raise ApiError(400, f"{said} or memagent.document", "no_document", "messages")
+        message = "there is nothing to read besides the problem: give a document as a file"
+        raise ApiError(400, f"{message}, an earlier message or memagent.document", "no_document", "messages")
     with storing():
         fingerprint = _fingerprint(documents)
     names = [name for name, _ in documents]  # they decide how bytes are read
@@ -67,11 +67,11 @@ def prepare(
 
 
 def _fingerprint(documents: Sequence[tuple[str, Content]]) -> str:
-    """The fingerprint that the documents have together. See `Document.fingerprint`."""
+    """The fingerprint of all documents together. See `Document.fingerprint`."""
     digest = hashlib.sha256()
     for _, content in documents:
-        if isinstance(content, Kept):
-            digest.update(file_digest(content.place))
+        if isinstance(content, StoredContent):
+            digest.update(file_digest(content.path))
         else:
             raw = content if isinstance(content, bytes) else str(content).encode()
             digest.update(hashlib.sha256(raw).digest())
@@ -88,7 +88,7 @@ def fits(chat: ChatRequest, model: Model, answer_tokens: int) -> bool:
     window = model.window_tokens or DEFAULT_WINDOW_TOKENS
     left = window - min(chat.reply_tokens or answer_tokens, window // 4) - _TURN_TOKENS * len(chat.messages)
     texts = [text for turn in chat.messages for text in turn.texts]
-    texts += [json.dumps(it) for it in (chat.tools, chat.response_format) if it]
+    texts += [json.dumps(value) for value in (chat.tools, chat.response_format) if value]
     if sum(map(len, texts)) > MAX_CHARACTERS_PER_TOKEN * window:
         return False
     for text in texts:
@@ -105,19 +105,19 @@ def _check_readable(chat: ChatRequest) -> None:
     for name, is_refused in refused.items():
         if is_refused:
             what = "parts other than text and files" if name == "messages" else f"this {name}"
-            said = f"the chat does not fit the model's window and is read in chunks, where {what} cannot be"
-            raise ApiError(400, f"{said} used: leave it out, or shorten the chat", "not_readable", name)
+            message = f"the chat does not fit the model's window and is read in chunks, where {what} cannot"
+            raise ApiError(400, f"{message} be used: leave it out, or shorten the chat", "not_readable", name)
 
 
 def _options(chat: ChatRequest, model: Model) -> ReadOptions:
     """What a chat asks for: in OpenAI's words, and in `memagent`, which takes precedence."""
     top_p = _MIN_TOP_P if chat.top_p == 0 else chat.top_p  # OpenAI allows 0: the likeliest token
-    asked: dict[str, Any] = {"temperature": chat.temperature, "top_p": top_p, "seed": chat.seed}
+    values: dict[str, Any] = {"temperature": chat.temperature, "top_p": top_p, "seed": chat.seed}
     if chat.reply_tokens:
         window = model.window_tokens or DEFAULT_WINDOW_TOKENS
-        asked["answer_tokens"] = min(chat.reply_tokens, max(16, window // 4))
+        values["answer_tokens"] = min(chat.reply_tokens, max(16, window // 4))
     options = (chat.memagent or ChatOptions()).model_dump(exclude=set(_DIVIDING), exclude_none=True)
-    return ReadOptions(**(asked | options))
+    return ReadOptions(**(values | options))
 
 
 def _divide(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
@@ -126,36 +126,36 @@ def _divide(chat: ChatRequest, budget_tokens: int, model: Model) -> Division:
     How the reply begins stands at the end of the problem, by its last words where it is long.
     """
     options, count_tokens = chat.memagent or ChatOptions(), model.count_tokens
-    problem, document, begun = options.problem, options.document, chat.beginning.strip()
-    if begun:
-        begun = _BEGUN + take_end(begun, budget_tokens // 4, count_tokens, at_end=True)
-        budget_tokens -= count_tokens(begun) + 1  # tokens may differ where texts are joined
+    problem, document, beginning = options.problem, options.document, chat.beginning.strip()
+    if beginning:
+        beginning = _BEGINNING + take_end(beginning, budget_tokens // 4, count_tokens, at_end=True)
+        budget_tokens -= count_tokens(beginning) + 1  # tokens may differ where texts are joined
     texts: tuple[tuple[str, str], ...]
     if problem is None:
         division = divide(chat.turns, budget_tokens, count_tokens, options.problem_at)
         problem, texts = division.problem, division.texts
     else:
-        said = [(turn.role, text) for turn in chat.turns if (text := "\n\n".join(turn.texts)).strip()]
-        whole = "\n\n".join(_label(role, text) for role, text in said)
-        texts = (("conversation", whole),) if said else ()
-        if len(said) == 1:
-            texts = (("message", said[0][1]),)
+        turns = [(turn.role, text) for turn in chat.turns if (text := "\n\n".join(turn.texts)).strip()]
+        whole = "\n\n".join(_label(role, text) for role, text in turns)
+        texts = (("conversation", whole),) if turns else ()
+        if len(turns) == 1:
+            texts = (("message", turns[0][1]),)
     if document is not None:
         texts = (("document", document),)
-    return Division(problem + begun, texts)
+    return Division(problem + beginning, texts)
 
 
 def _file(file: FilePart, owner: str, store: Store) -> tuple[str, Content]:
     if file.file_id is not None:
         stored = store.file(owner, file.file_id)
-        return stored.name, Kept(store.path_of(stored))
+        return stored.name, StoredContent(store.path_of(stored))
     if file.file_data is None:
         raise ApiError(400, "a file part needs a file_id or file_data", "no_file", "messages")
     try:
         return clean_name(file.filename), _decode(file.file_data)
     except ValueError as error:
-        said = "file_data is neither a data URL nor base64"
-        raise ApiError(400, said, "invalid_file", "messages") from error
+        message = "file_data is neither a data URL nor base64"
+        raise ApiError(400, message, "invalid_file", "messages") from error
 
 
 def _decode(data: str) -> bytes:
@@ -183,8 +183,8 @@ def divide(
 ) -> Division:
     """Divide a chat, by the rules above.
 
-    `at` is the end of a long text that the client's own words stand at, if it says so: as much of it as fits
-    the budget is the problem. Raises `ApiError` if nothing is asked, or if it is unclear what. Blocks.
+    `at` is where the client's own words stand in a long text, if it says so: as much of that end as fits the
+    budget is the problem. Raises `ApiError` if nothing is asked, or if it is unclear what. Blocks.
     """
 
     def is_short(*texts: str) -> bool:

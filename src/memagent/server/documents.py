@@ -24,20 +24,21 @@ _TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A document that the store keeps already: a file, or a text, which `keep` names so."""
+class StoredContent:
+    """A document that the store has already: a file, or a text, which `keep` has named as one."""
 
-    place: Path
+    path: Path
 
 
-Content = str | bytes | Kept | Path
-"""A text, the bytes of a file, what the store keeps already, or a file that stays where the user has it."""
+Content = str | bytes | StoredContent | Path
+"""A text, the bytes of a file, what the store has already, or a file that stays where the user has it."""
 
 
 def clean_name(name: str | None) -> str:
     """Make a file's name fit to be shown: one line, without folders, not too long."""
     last = re.split(r"[/\\]", name or "")[-1]
-    return "".join(it if it.isprintable() else " " for it in last)[-_MAX_NAME_CHARACTERS:].strip() or "file"
+    printable = "".join(character if character.isprintable() else " " for character in last)
+    return printable[-_MAX_NAME_CHARACTERS:].strip() or "file"
 
 
 def suffix_of(name: str) -> str:
@@ -48,37 +49,39 @@ def suffix_of(name: str) -> str:
 
 
 def keep(content: Content, folder: Path, number: int, name: str) -> str:
-    """Keep a document in the folder of its read, and return its place there; a path is its own place."""
+    """Keep a document in the folder of its read, and return its path there; a user's path stays as it is."""
     if isinstance(content, Path):
         return str(content)
-    is_text = isinstance(content, str) or (isinstance(content, Kept) and content.place.name.startswith(_TEXT))
-    place = folder / (f"{_TEXT}{number}" if is_text else f"{number}{suffix_of(name)}")
-    if isinstance(content, Kept):
+    is_text = isinstance(content, str) or (
+        isinstance(content, StoredContent) and content.path.name.startswith(_TEXT)
+    )
+    path = folder / (f"{_TEXT}{number}" if is_text else f"{number}{suffix_of(name)}")
+    if isinstance(content, StoredContent):
         with suppress(OSError):  # not every disk has links
-            os.link(content.place, place)
-            return place.name
-    with write_in_place(place) as made:
-        if isinstance(content, Kept):
-            shutil.copyfile(content.place, made)
+            os.link(content.path, path)
+            return path.name
+    with write_in_place(path) as temporary:
+        if isinstance(content, StoredContent):
+            shutil.copyfile(content.path, temporary)
         else:
-            made.write_bytes(content.encode() if isinstance(content, str) else content)
-    return place.name
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path.name
 
 
-def open_kept(folder: Path, documents: Sequence[Sequence[str]]) -> Document:
-    """Open the documents of a read, their places and names, as one. Raises `DocumentError`.
+def open_stored(folder: Path, documents: Sequence[Sequence[str]]) -> Document:
+    """Open the documents of a read, given by their paths and names, as one. Raises `DocumentError`.
 
     The format is that of the name that the client gave; a text is plain text, whatever it begins with. Those
     of the same name are numbered, so each name means one file.
     """
     sources: dict[str, DocumentFile] = {}
     numbers = Counter[str]()
-    for place, given in documents:
+    for path, given in documents:
         name = given
         while name in sources:
             numbers[given] += 1
             name = f"({numbers[given] + 1}) {given}"
-        source = (_open_text if place.startswith(_TEXT) else look_at)(folder / place, given, named=True)
+        source = (_open_text if path.startswith(_TEXT) else look_at)(folder / path, given, named=True)
         sources[name] = source if name == given else replace(source, name=name, title=name)
     return Document(tuple(sources.values()))
 
@@ -93,14 +96,14 @@ def _open_text(path: Path, name: str, named: bool) -> DocumentFile:
 
 async def encode_text(document: Document) -> AsyncGenerator[bytes, None]:
     """Yield the text, which ends with the reason where a later file cannot be read: a read ends there too."""
-    begun = False
+    has_begun = False
     with closing(document.blocks()) as blocks:
         try:
             async for block in in_thread(blocks, blocks.may_convert):
                 yield block.text.encode("utf-8", "replace")
-                begun = True
+                has_begun = True
         except DocumentError as error:
-            if not begun:
+            if not has_begun:
                 raise
             yield f"\n\n[The text ends here: {error}]\n".encode("utf-8", "replace")
 
@@ -132,15 +135,15 @@ class Folders:
             raise DocumentError(
                 f"'{escape_path(path)}' is refused: name a file or folder in {self}, without .."
             )
-        places = [Path(os.path.realpath(folder / given)) for folder in self.paths]  # `given` if absolute
-        inside = [it for it in places if any(it.is_relative_to(folder) for folder in self.paths)]
+        targets = [Path(os.path.realpath(folder / given)) for folder in self.paths]  # `given` if absolute
+        inside = [target for target in targets if any(target.is_relative_to(folder) for folder in self.paths)]
         if not inside:
             raise DocumentError(f"{escape_path(path)} is refused: it leads out of {self}")
         try:
-            for place in inside:
-                if place.exists():
-                    return place
-        except OSError as error:  # too long a name, or a folder that is closed to us
+            for target in inside:
+                if target.exists():
+                    return target
+        except OSError as error:  # too long a name, or a folder that may not be read
             raise read_error(escape_path(path), error) from error
         raise DocumentError(f"there is no file {escape_path(path)} in {self}")
 

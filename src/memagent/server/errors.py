@@ -153,12 +153,12 @@ def report_errors(app: FastAPI) -> None:
 
 
 def _explain_validation(error: RequestValidationError) -> ApiError:
-    found = error.errors()
-    place = [str(it) for it in found[0]["loc"] if it not in ("body", "query", "path", "header")]
-    said = "; ".join(f"{'.'.join(map(str, it['loc']))}: {_message(it)}" for it in found[:5])
+    problems = error.errors()
+    names = [str(name) for name in problems[0]["loc"] if name not in ("body", "query", "path", "header")]
+    message = "; ".join(f"{'.'.join(map(str, item['loc']))}: {_message(item)}" for item in problems[:5])
     # A name may have half a surrogate pair, which no reply can.
-    said, where = (it.encode("utf-8", "replace").decode() for it in (said, ".".join(place)))
-    return ApiError(400, said, "invalid_request", where or None)
+    message, param = (text.encode("utf-8", "replace").decode() for text in (message, ".".join(names)))
+    return ApiError(400, message, "invalid_request", param or None)
 
 
 def _message(error: Mapping[str, Any]) -> str:

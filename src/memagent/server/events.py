@@ -99,7 +99,7 @@ async def stream(
 async def _keep_alive(
     pieces: AsyncGenerator[bytes, None], idle: Callable[[], bytes], seconds: float
 ) -> AsyncGenerator[bytes, None]:
-    following, begun = asyncio.ensure_future(anext(pieces)), False
+    following, has_begun = asyncio.ensure_future(anext(pieces)), False
     try:
         while True:
             await asyncio.wait({following}, timeout=seconds)
@@ -108,11 +108,11 @@ async def _keep_alive(
                 following = asyncio.ensure_future(anext(pieces))
             else:
                 yield idle()
-            begun = True
+            has_begun = True
     except StopAsyncIteration:
         return
     except (ApiError, MemAgentError) as error:
-        if not begun:
+        if not has_begun:
             raise
         yield format_event(api_error(error).body)
     finally:

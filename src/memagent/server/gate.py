@@ -50,7 +50,7 @@ class Metrics:
             registry=self._registry,
         )  # fmt: skip
         self.in_flight = measure("memagent_requests_in_flight", "Requests in flight")
-        self.held = measure("memagent_request_bytes", "Bytes of requests in memory")
+        self.request_bytes = measure("memagent_request_bytes", "Bytes of requests in memory")
         self.reads = count("memagent_reads", "Reads by how they ended", ["state"])
         self.running = measure("memagent_reads_running", "Reads under way")
         self._tokens = count("memagent_tokens", "Tokens of reads", ["kind"])
@@ -68,7 +68,7 @@ class Metrics:
         self.tokens([usage])
 
     def tokens(self, usages: Iterable[Usage]) -> None:
-        """Count tokens, those of replies that could not be used too."""
+        """Count tokens, including those of replies that could not be used."""
         for usage in usages:
             for kind in ("prompt", "cached", "completion"):
                 self._tokens.labels(kind).inc(getattr(usage, f"{kind}_tokens"))
@@ -78,7 +78,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Counted(Wrapper):
+class CountedEngine(Wrapper):
     """Counts the calls of a read that reach the engine; a journal answers others itself."""
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
@@ -99,7 +99,7 @@ class Gate:
         self.app, self.keys, self.limits, self.metrics = app, keys, limits, metrics
         self._open = {"/health", *served_files()}
         self._requests = defaultdict[str, int](int)
-        self._held = defaultdict[str, int](int)  # bytes of requests in memory, by owner
+        self._request_bytes = defaultdict[str, int](int)  # in memory, by owner
         self._turn = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,8 +122,8 @@ class Gate:
             _log.info("%s", where)  # without the message, which may quote a document
             await visit.refuse(api_error(error))
         finally:
-            self._held[visit.owner] -= visit.held
-            self.metrics.held.dec(visit.held)
+            self._request_bytes[visit.owner] -= visit.held_bytes
+            self.metrics.request_bytes.dec(visit.held_bytes)
             self.metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.request(scope["method"], route, visit.status, time.perf_counter() - started)
@@ -141,8 +141,8 @@ class Gate:
         self._requests[owner] += 1
         try:
             if self._requests[owner] > self.limits.requests:
-                said = f"{self.limits.requests} requests are in flight already: try again later"
-                raise ApiError(429, said, "too_many_requests", headers={"Retry-After": "1"})
+                message = f"{self.limits.requests} requests are in flight already: try again later"
+                raise ApiError(429, message, "too_many_requests", headers={"Retry-After": "1"})
             now = asyncio.get_running_loop().time()
             self._turn = max(now, self._turn + _PACE_SECONDS)
             if self._turn > now:
@@ -154,14 +154,14 @@ class Gate:
     def _hold(self, owner: str, length: int) -> None:
         """Count bytes that are kept in memory until a request ends. Raises `ApiError` for too many."""
         most, head = self.limits.held_bytes, {"Retry-After": "5"}
-        if self._held[owner] + length > most // 2:
-            said = f"the requests in flight hold {most // 2:,} bytes already: try again later"
-            raise ApiError(429, f"{said}, or upload files", "too_many_bytes", headers=head)
-        if sum(self._held.values()) + length > most:
-            said = f"the requests of all clients hold {most:,} bytes already: try again later"
-            raise ApiError(503, said, "too_many_bytes", headers=head)
-        self._held[owner] += length
-        self.metrics.held.inc(length)
+        if self._request_bytes[owner] + length > most // 2:
+            message = f"the requests in flight hold {most // 2:,} bytes already: try again later"
+            raise ApiError(429, f"{message}, or upload files", "too_many_bytes", headers=head)
+        if sum(self._request_bytes.values()) + length > most:
+            message = f"the requests of all clients hold {most:,} bytes already: try again later"
+            raise ApiError(503, message, "too_many_bytes", headers=head)
+        self._request_bytes[owner] += length
+        self.metrics.request_bytes.inc(length)
 
     def _owner(self, scope: Scope) -> str:
         headers = {name: value for name, value in scope["headers"] if name in _HEADERS}
@@ -173,8 +173,8 @@ class Gate:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         owner = self.keys.owner(key.strip()) if scheme.lower() == b"bearer" else None
         if owner is None:
-            said = "this key is not known" if key else "a key is needed: Authorization: Bearer KEY"
-            raise ApiError(401, said, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            message = "this key is not known" if key else "a key is needed: Authorization: Bearer KEY"
+            raise ApiError(401, message, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return owner
 
 
@@ -183,14 +183,14 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
     host = headers.get(b"host", b"").decode("latin-1")
     try:
         name = urlsplit(f"//{host}").hostname or ""
-        said = headers.get(b"origin", b"").decode("latin-1")
-        origin = urlsplit(said)
+        header = headers.get(b"origin", b"").decode("latin-1")
+        origin = urlsplit(header)
     except ValueError as error:
         raise ApiError(400, "the Host or Origin of the request is not an address", "invalid_host") from error
     if name and not is_loopback(name):
         why = f"a server without keys serves only its own machine, not {name[:100]!r}: start it with `keys`"
         raise ApiError(403, why, "invalid_host")
-    if said and origin.netloc != host and said not in allowed:  # "null" is a page that hides its origin
+    if header and origin.netloc != host and header not in allowed:  # "null" is a page that hides its origin
         why = "a server without keys does not serve web pages of other origins: start it with `allow_origin`"
         raise ApiError(403, f"{why} to let one in", "invalid_origin")
 
@@ -198,14 +198,14 @@ def _check_origin(headers: dict[bytes, bytes], allowed: tuple[str, ...]) -> None
 class _Visit:
     """One request: its body is bounded, and its work ends when the client disconnects.
 
-    `hold` is asked before more of the body is kept in memory.
+    `hold` is called before more of the body is kept in memory.
     """
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, limits: Limits, hold: Callable[[str, int], None]
     ) -> None:
         self.status = 499  # counted if the client disconnects before a reply
-        self.owner, self.held, self._hold, self._values = "", 0, hold, Values()
+        self.owner, self.held_bytes, self._hold, self._values = "", 0, hold, Values()
         self._uploads = scope["method"] == "POST" and scope["path"] == _UPLOADS
         self._most_bytes = limits.upload_bytes + 2**16 if self._uploads else limits.body_bytes
         self._scope, self._receive, self._send = scope, receive, send
@@ -223,8 +223,8 @@ class _Visit:
     def _check(self, length: int) -> None:
         if length > self._most_bytes:
             advice = "" if self._uploads else "upload long documents as files, or "
-            said = f"the request is larger than the limit of {self._most_bytes:,} bytes: {advice}"
-            raise ApiError(413, f"{said}start the server with a higher limit", "request_too_large")
+            message = f"the request is larger than the limit of {self._most_bytes:,} bytes: {advice}"
+            raise ApiError(413, f"{message}start the server with a higher limit", "request_too_large")
 
     async def run(self, app: ASGIApp) -> None:
         """Run the app until it is done or the client disconnects."""
@@ -250,7 +250,7 @@ class _Visit:
         self._check(self._bytes)
         if not self._uploads:  # those go to the disk
             self._hold(self.owner, len(piece))
-            self.held += len(piece)
+            self.held_bytes += len(piece)
             self._values.add(piece)
         if not message.get("more_body"):
             self._whole = True

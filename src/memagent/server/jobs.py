@@ -23,7 +23,7 @@ from memagent.server.database import UNFINISHED, Job
 from memagent.server.documents import Content
 from memagent.server.errors import api_error
 from memagent.server.events import Event, describe_progress, read_events
-from memagent.server.gate import Counted, Metrics
+from memagent.server.gate import CountedEngine, Metrics
 from memagent.server.schemas import ReadOptions, State
 from memagent.server.sharing import SharedEngine, Sharing
 from memagent.server.store import Store
@@ -50,8 +50,8 @@ class _Running:
 class Jobs:
     """Runs the reads of the store: of those in the queue, as many at a time as the engine takes calls.
 
-    A key of which none is running need not wait for those of others, and the engine's calls are made by turns
-    of the keys. If it is `private`, no key hears what the engine had cached, perhaps for another.
+    A key without a running read need not wait for those of others, and the keys take turns with the engine's
+    calls. If it is `private`, no key learns what the engine had cached, perhaps for another.
     """
 
     engine: Engine
@@ -59,12 +59,12 @@ class Jobs:
     store: Store
     metrics: Metrics
     private: bool = False
-    places: Turns = field(default_factory=lambda: Turns(_READS_AT_A_TIME))
+    slots: Turns = field(default_factory=lambda: Turns(_READS_AT_A_TIME))
     _sharing: Sharing = field(init=False)
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
     _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
-    _cancelled: int = 0  # how many were
+    _cancelled: int = 0  # how many reads were
     _changed: asyncio.Event = field(default_factory=asyncio.Event)  # the queue, or what is running
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Jobs:
         try:
             yield
         finally:
-            tasks = [worker, *(it.task for it in self._running.values()), *self._abandoned.values()]
+            tasks = [worker, *(running.task for running in self._running.values()), *self._abandoned.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -121,17 +121,17 @@ class Jobs:
     async def _begin(self, begin: Callable[[], Job], attended: bool) -> Job:
         """Begin a read. An attended one whose client leaves meanwhile is cancelled once it is stored."""
 
-        def abandon(begun: asyncio.Future[Job]) -> None:
-            if attended and not begun.cancelled() and not begun.exception():
-                job = begun.result()
+        def abandon(future: asyncio.Future[Job]) -> None:
+            if attended and not future.cancelled() and not future.exception():
+                job = future.result()
                 if job.id not in self._running and job.id not in self._listeners:
                     self._abandon(job)
 
-        begun = asyncio.ensure_future(asyncio.to_thread(begin))
+        beginning = asyncio.ensure_future(asyncio.to_thread(begin))
         try:
-            return await asyncio.shield(begun)
+            return await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            begun.add_done_callback(abandon)
+            beginning.add_done_callback(abandon)
             raise
 
     async def resume(self, job: Job) -> bool:
@@ -241,7 +241,7 @@ class Jobs:
         task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
 
     async def _work(self) -> None:
-        """Start the reads of the queue. There is one that does, however many run."""
+        """Start the reads of the queue. One task does so, however many reads run."""
         while True:
             self._changed.clear()
             job = await _store(partial(self.store.claim, self.engine.model.calls))
@@ -275,7 +275,7 @@ class Jobs:
         running = self._running[job.id]
         state: State = "failed"
         try:
-            async with self.places.take(job.owner):
+            async with self.slots.take(job.owner):
                 outcome = await self._read(job)
             state = "done"
         except Exception as error:  # noqa: BLE001 the boundary
@@ -312,7 +312,7 @@ class Jobs:
         read = self._running[job.id].read = Read(
             job.request["problem"],
             await asyncio.to_thread(self.store.document_of, job),
-            Counted(self.engine_of(job.owner), self.metrics),
+            CountedEngine(self.engine_of(job.owner), self.metrics),
             self.settings_of(job),
             trace=self.store.journal_of(job),
             resume=resume,
@@ -330,7 +330,7 @@ class Jobs:
 
 
 async def _store(change: Callable[[], Stored]) -> Stored:
-    """Change the store in a thread. While that cannot be, say so and try again: no read may be lost."""
+    """Change the store in a thread. While that fails, log it and try again: no read may be lost."""
     level = logging.ERROR
     while True:
         try:

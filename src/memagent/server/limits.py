@@ -24,9 +24,9 @@ class Limits:
     key. `upload_bytes` is the largest file, `stored_bytes` the most that one key may have on the disk.
     `requests` is the most requests of one key at a time, `reads` its most unfinished reads. A silent stream
     sends something every `keep_alive_seconds`. `stop_seconds` is how long open requests have to finish at
-    shutdown. There are at most so many `sessions` of MCP, and one in which nothing is asked for
-    `session_seconds` ends. `context_tokens` is the window that clients are told, by which some shorten their
-    chats. `origins` are those of other web pages that may use the server.
+    shutdown. There are at most `sessions` sessions of MCP, and one that is idle for `session_seconds` ends.
+    `context_tokens` is the window that clients are told, by which some shorten their chats. `origins` are
+    those of other web pages that may use the server.
     """
 
     body_bytes: int = 16 * 2**20
@@ -50,10 +50,10 @@ class Limits:
 def open_files() -> int:
     """How many files, sockets among them, this process may have open, after asking for as many as it can."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_OPEN_FILES)
-    if wanted > now:
+    limit = _MOST_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_OPEN_FILES)
+    if limit > now:
         with suppress(OSError, ValueError):  # some systems allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -84,7 +84,7 @@ def check_origins(origins: Sequence[str], keys: Keys) -> tuple[str, ...]:
 
 
 def read_keys(path: Path | None) -> Keys:
-    """The keys in a file, one per line, besides comments (#); none without one. Raises `SettingsError`."""
+    """The keys in a file, one per line, besides comments (#); none without a file. Raises `SettingsError`."""
     if path is None:
         return Keys()
     try:

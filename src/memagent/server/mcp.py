@@ -175,7 +175,10 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
     async def notes_list() -> list[schemas.NotebookSummary]:
         """List the notebooks: memories that live on between documents."""
         entries = await asyncio.to_thread(desk.notebooks.entries)
-        return [schemas.NotebookSummary(name=it.name, about=it.about, version=it.current) for it in entries]
+        return [
+            schemas.NotebookSummary(name=entry.name, about=entry.about, version=entry.current)
+            for entry in entries
+        ]
 
     @tool
     async def notes_new(
@@ -209,14 +212,17 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
     async def notes_ask(name: Name, question: Question) -> schemas.AnswerFromNotebook:
         """Answer a question from a notebook's memory alone."""
         opened = await asyncio.to_thread(notebook, name)
-        found = await opened.ask(question, engine, settings.replace(cite=True))
-        answer, statements = found.remembered.answer, list(found.remembered.statements)
-        return schemas.AnswerFromNotebook(answer=answer, version=found.version, statements=statements)
+        reply = await opened.ask(question, engine, settings.replace(cite=True))
+        answer, statements = reply.remembered.answer, list(reply.remembered.statements)
+        return schemas.AnswerFromNotebook(answer=answer, version=reply.version, statements=statements)
 
     @tool
     async def notes_log(name: Name) -> list[schemas.VersionSummary]:
         """List the versions of a notebook with their memories, the newest last."""
-        return [_describe_version(it) for it in await asyncio.to_thread(lambda: notebook(name).lineage())]
+        return [
+            _describe_version(version)
+            for version in await asyncio.to_thread(lambda: notebook(name).lineage())
+        ]
 
 
 async def _begin(
@@ -239,14 +245,14 @@ def _prepare(
         "memory": "",
         "options": options.model_dump(exclude_none=True),
         "fingerprint": document.fingerprint,
-        "unnamed": not any(it.named for it in document.sources),
+        "unnamed": not any(source.named for source in document.sources),
         "left_out": document.skipped,
     }
     settings = options.over(desk.jobs.settings).model_dump(mode="json")
     names = [source.name for source in document.sources]
     identity = [question, document.fingerprint, names, desk.jobs.engine.model.name, settings, __version__]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    files = [(it.name, it.origin) for it in document.sources if isinstance(it.origin, Path)]
+    files = [(source.name, source.origin) for source in document.sources if isinstance(source.origin, Path)]
     return key, request, [(name, Path(os.path.realpath(path))) for name, path in files]
 
 
@@ -258,7 +264,7 @@ async def _find(desk: Desk, id: str) -> Job:
 
 
 async def _report(work: Awaitable[None], now: Callable[[], Progress], ctx: Context, desk: Desk) -> None:
-    """Tell the client of the progress while some work continues: many give up after a minute of silence."""
+    """Report progress to the client while some work continues: many give up after a minute of silence."""
 
     async def beat() -> None:
         value = 0.0
@@ -266,8 +272,8 @@ async def _report(work: Awaitable[None], now: Callable[[], Progress], ctx: Conte
             progress = now()
             value = max(value + 0.001, float(progress.chunks))  # it must grow
             total = progress.chunks_in_all
-            place = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
-            await ctx.report_progress(value, float(total) if total else None, place)
+            message = f"chunk {progress.chunks}" + (f" of about {total}" if total else "")
+            await ctx.report_progress(value, float(total) if total else None, message)
             await asyncio.sleep(desk.beat_seconds)
 
     beating = asyncio.create_task(beat())
@@ -286,8 +292,8 @@ def _describe_read(job: Job, jobs: Jobs) -> ReadStatus:
 def _describe_answer(job: Job) -> ReadAnswer:
     """Describe the answer of a read. Raises `SettingsError` while there is none."""
     if job.state != "done":
-        said = job.outcome.get("error", {}).get("message", "ask read_status until it is done")
-        raise SettingsError(f"{job.id} is {job.state}: {said}")
+        message = job.outcome.get("error", {}).get("message", "ask read_status until it is done")
+        raise SettingsError(f"{job.id} is {job.state}: {message}")
     result = job.outcome["result"]
     blank = [name for _, name in job.request["documents"] if name not in result["sources"]]
     left_out = [*job.request["left_out"], *(f"{name} has no text that can be read" for name in blank)]
@@ -296,7 +302,7 @@ def _describe_answer(job: Job) -> ReadAnswer:
 
 def _describe_addition(addition: Addition) -> schemas.AdditionSummary:
     return schemas.AdditionSummary(
-        versions=[_describe_version(it) for it in addition.versions],
+        versions=[_describe_version(version) for version in addition.versions],
         known=list(addition.known),
         unnoted=list(addition.unnoted),
         left_out=list(addition.skipped),

@@ -115,8 +115,8 @@ async def start_read(body: ReadRequest, client: _Client) -> dict[str, Any]:
     """Start a read, which continues whether its client stays or not."""
     documents = await to_thread(_check, client, body)
     options = body.model_dump(exclude={"problem", "document", "files", "memory"}, exclude_none=True)
-    asked = {"problem": body.problem, "memory": body.memory, "options": options}
-    return _describe_read(await client.jobs.begin(client.owner, None, asked, documents), client.jobs)
+    request = {"problem": body.problem, "memory": body.memory, "options": options}
+    return _describe_read(await client.jobs.begin(client.owner, None, request, documents), client.jobs)
 
 
 @reads.get("")
@@ -162,8 +162,8 @@ async def delete_read(job: _Read, client: _Client) -> dict[str, Any]:
 async def get_result(job: _Read) -> dict[str, Any]:
     """The result of a read; status 409 while there is none."""
     if job.state != "done":
-        said = job.outcome.get("error", {}).get("message", "wait for its end, or listen to its events")
-        raise ApiError(409, f"{job.id} is {job.state}: {said}", "no_result", "id")
+        message = job.outcome.get("error", {}).get("message", "wait for its end, or listen to its events")
+        raise ApiError(409, f"{job.id} is {job.state}: {message}", "no_result", "id")
     result: dict[str, Any] = job.outcome["result"]
     return result
 

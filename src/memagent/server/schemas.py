@@ -49,7 +49,7 @@ _OF_THE_SERVER = ("templates", "prompt_price", "cached_price", "completion_price
 
 
 def _derive_options() -> Any:
-    """The settings of a read as what a client may send of them: none has to be, and numbers have bounds."""
+    """The settings of a read that a client may send: all are optional, and numbers have bounds."""
     options: dict[str, Any] = {}
     for name, (part, item) in settings_by_name().items():
         if part != "read" or name in _OF_THE_SERVER:
@@ -66,7 +66,7 @@ def _derive_options() -> Any:
 
 def _is_plain(item: FieldInfo, kind: type) -> bool:
     """Whether a setting is of this type, or None."""
-    plain = [it for it in get_args(item.annotation) or (item.annotation,) if it is not NoneType]
+    plain = [member for member in get_args(item.annotation) or (item.annotation,) if member is not NoneType]
     return len(plain) == 1 and (get_args(plain[0]) or plain)[0] is kind
 
 
@@ -157,8 +157,8 @@ class Turn(_Open):
     def texts(self) -> list[str]:
         """The texts of the message, and the tool calls in it."""
         texts = [part.text for part in self.parts if part.text and part.type in _TEXTS]
-        functions = [it.function for it in self.tool_calls or () if it.function]
-        return [*texts, *(f"{it.name}({it.arguments or ''})" for it in functions)]
+        functions = [call.function for call in self.tool_calls or () if call.function]
+        return [*texts, *(f"{function.name}({function.arguments or ''})" for function in functions)]
 
     @property
     def files(self) -> list[FilePart]:
@@ -233,7 +233,9 @@ class ChatRequest(_Open):
             "n": (self.n or 1) > 1,
             "logprobs": bool(self.logprobs),
             "response_format": (self.response_format or {}).get("type", "text") != "text",
-            "messages": any(it.type not in {*_TEXTS, "file"} for turn in self.messages for it in turn.parts),
+            "messages": any(
+                part.type not in {*_TEXTS, "file"} for turn in self.messages for part in turn.parts
+            ),
         }
 
     @property

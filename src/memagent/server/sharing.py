@@ -1,4 +1,4 @@
-"""The engine as one key of several uses it: by turns, and without hearing what another has asked."""
+"""The engine as one of several keys uses it: by turns, and without learning what another has asked."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from memagent.engines.wrappers import Complete, Wrapper
 from memagent.errors import EngineError
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
-# What OpenAI's own replies have besides tokens found in a cache. Servers add times, too, which tell the same.
+# The fields of OpenAI's own replies, without cached tokens. Servers add times, which reveal as much.
 _FIELDS = {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "error"}
 _USAGE = {"prompt_tokens", "completion_tokens", "total_tokens", "completion_tokens_details"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How keys share an engine: its calls by turns and, if it is `private`, no key hears what was cached.
+    """How keys share an engine: its calls by turns and, if it is `private`, no key learns what was cached.
 
-    What another key has asked lately is in the engine's cache, so that count would tell it.
+    The engine's cache holds what other keys asked lately, which the count of cached tokens would reveal.
     """
 
     turns: Turns
@@ -82,7 +82,7 @@ def _strip_line(line: bytes) -> bytes:
 
 
 def _strip(data: bytes) -> bytes:
-    """Strip a completion to what OpenAI's own have; what is no JSON object, as [DONE], remains."""
+    """Strip a completion to the fields of OpenAI's own; what is no JSON object, such as [DONE], stays."""
     try:
         sent = json.loads(data)
     except (ValueError, RecursionError):

@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
 from memagent.server.database import Database, Job, StoredFile, make_job, set_aside
-from memagent.server.documents import Content, Kept, keep, open_kept, suffix_of
+from memagent.server.documents import Content, StoredContent, keep, open_stored, suffix_of
 from memagent.server.errors import ApiError, not_found, storing
 from memagent.server.schemas import State
 from memagent.storage import sync_file, write_in_place
@@ -47,8 +47,8 @@ class Store:
         database = Database(folder)
         self._run, self.check_in_place, self.close = database.run, database.check_in_place, database.close
         try:
-            for place in (folder / "files", folder / "reads"):
-                place.mkdir(mode=0o700, exist_ok=True)
+            for subfolder in (folder / "files", folder / "reads"):
+                subfolder.mkdir(mode=0o700, exist_ok=True)
             self._tidy()
         except OSError as error:
             raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
@@ -102,8 +102,8 @@ class Store:
                 " AND state NOT IN ('queued', 'running') ORDER BY number LIMIT 1", owner,
             )  # fmt: skip
             if not oldest:
-                said = f"files and reads have reached the limit of {most_bytes:,} bytes: delete some"
-                raise ApiError(429, said, "storage_full")
+                message = f"files and reads have reached the limit of {most_bytes:,} bytes: delete some"
+                raise ApiError(429, message, "storage_full")
             self.delete_read(oldest[0]["id"])
 
     # Files
@@ -112,12 +112,12 @@ class Store:
     def add_file(self, owner: str, name: str, purpose: str, content: IO[bytes]) -> StoredFile:
         """Keep a file. Raises `ApiError`."""
         with self._new_folder("file") as folder:
-            place = folder / f"content{suffix_of(name)}"
-            with write_in_place(place) as made, made.open("wb") as target:
+            path = folder / f"content{suffix_of(name)}"
+            with write_in_place(path) as temporary, temporary.open("wb") as target:
                 shutil.copyfileobj(content, target, 2**20)
             (row,) = self._run(
                 "INSERT INTO files (id, owner, name, purpose, bytes, created) VALUES (?, ?, ?, ?, ?, ?)"
-                " RETURNING *", folder.name, owner, name, purpose, place.stat().st_size, time.time(),
+                " RETURNING *", folder.name, owner, name, purpose, path.stat().st_size, time.time(),
             )  # fmt: skip
         return StoredFile(**row)
 
@@ -170,14 +170,14 @@ class Store:
                 for number, (name, content) in enumerate(documents)
             ]
             sync_file(folder)  # links to what is kept already
-            asked = json.dumps({**request, "documents": names})
-            size = sum((folder / place).stat().st_size for place, _ in names if not Path(place).is_absolute())
+            record = json.dumps({**request, "documents": names})
+            size = sum((folder / path).stat().st_size for path, _ in names if not Path(path).is_absolute())
             rows = self._run(
                 "INSERT INTO reads (id, owner, state, created, started, bytes, request, key, attended)"
                 " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"
                 " (SELECT 1 FROM reads WHERE owner = ? AND key = ?) RETURNING *",
                 folder.name, owner, _first_state(attended), now, now if attended else None,
-                size + len(asked), asked, key, attended, owner, key,
+                size + len(record), record, key, attended, owner, key,
             )  # fmt: skip
         if rows:
             return make_job(rows[0])
@@ -185,7 +185,7 @@ class Store:
         return self.begin_read(owner, key, request, documents, attended)
 
     def _known(self, owner: str, key: str, attended: bool) -> Job | None:
-        """Find the read with this key, and record that it is no longer attended if it is begun to last."""
+        """Find the read with this key, and record that it is no longer attended if it is begun unattended."""
         for row in self._run("SELECT id FROM reads WHERE owner = ? AND key = ?", owner, key):
             self.requeue(row["id"], attended)
             job = self.read(owner, row["id"])
@@ -196,14 +196,14 @@ class Store:
 
     def _make_room(self, owner: str) -> None:
         """Delete the reads with a key that nobody is likely to ask for again."""
-        gone = self._run(
+        deleted = self._run(
             "DELETE FROM reads WHERE owner = ? AND key IS NOT NULL AND state NOT IN ('queued', 'running') AND"
             " (number <= (SELECT number FROM reads WHERE owner = ? AND key IS NOT NULL"
             " ORDER BY number DESC LIMIT 1 OFFSET ?)"
             " OR attended AND state != 'done' AND coalesce(ended, created) < ?) RETURNING id",
             owner, owner, _MAX_KEPT, time.time() - _MAX_AGE_SECONDS,
         )  # fmt: skip
-        for row in gone:
+        for row in deleted:
             shutil.rmtree(self.folder / "reads" / row["id"], ignore_errors=True)
 
     def read(self, owner: str, id: str) -> Job | None:
@@ -215,9 +215,9 @@ class Store:
         """The file with this id, or the documents of the read with this id, by name. Raises `ApiError`."""
         if job := self.read(owner, id):
             folder = self.folder / "reads" / id
-            return [(name, Kept(folder / place)) for place, name in job.request["documents"]]
+            return [(name, StoredContent(folder / path)) for path, name in job.request["documents"]]
         file = self.file(owner, id)
-        return [(file.name, Kept(self.path_of(file)))]
+        return [(file.name, StoredContent(self.path_of(file)))]
 
     def reads(self, owner: str, limit: int, after: int | None, ascending: bool) -> list[Job]:
         """The reads of an owner as `files` has them, besides chats, and without their large outcomes."""
@@ -231,7 +231,7 @@ class Store:
     def claim(self, most: int) -> Job | None:
         """Mark the oldest read in the queue as running, unless `most` that were queued are.
 
-        One of an owner of whom none is running is taken all the same, and before those of others.
+        A read of an owner who has none running is taken all the same, before those of others.
         """
         rows = self._run(
             "WITH running AS (SELECT owner, count(*) AS reads FROM reads"
@@ -275,11 +275,11 @@ class Store:
 
         If the user named a folder rather than its files, those without text are left out.
         """
-        document = open_kept(self.folder / "reads" / job.id, job.request["documents"])
+        document = open_stored(self.folder / "reads" / job.id, job.request["documents"])
         if job.request.get("unnamed"):
             document = document.unnamed()
-        asked = job.request.get("fingerprint")
-        if asked and asked != document.fingerprint:
+        fingerprint = job.request.get("fingerprint")
+        if fingerprint and fingerprint != document.fingerprint:
             raise DocumentError("the files have changed since the question was asked: ask it again")
         return document
 

@@ -27,7 +27,9 @@ def served_files() -> dict[str, tuple[str, str]]:
         "/": (index, "text/html"),
         "/page.css": (folder.joinpath("page.css").read_text("utf-8"), "text/css"),
     }
-    return files | {f"/{it.name}": (it.read_text("utf-8"), "text/javascript") for it in folder.glob("*.js")}
+    return files | {
+        f"/{path.name}": (path.read_text("utf-8"), "text/javascript") for path in folder.glob("*.js")
+    }
 
 
 def bound_page() -> tuple[str, str]:
