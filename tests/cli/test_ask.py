@@ -25,7 +25,7 @@ FIELDS = [
     "answer", "memory", "problem", "workflow", "model", "chunks", "document_tokens", "calls",
     "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "estimated", "cut", "seconds", "trace",
     "stopped_early", "sources", "statements", "refused", "critical_path", "passed_over", "unused", "found",
-    "doubtful", "given_up",
+    "doubtful", "given_up", "table",
 ]  # fmt: skip
 
 
