@@ -28,7 +28,9 @@ from server import (
     seeded_faults,
 )
 
-DOCUMENT = text_document(facts_document(12))
+DOCUMENT = text_document(
+    facts_document(12), is_example=True
+)  # its prompts, and so the faults, are always the same
 READ = ReadSettings(workflow="gated", chunk_tokens=100, memory_tokens=200, answer_tokens=60,
                     prompt_price=1.0, completion_price=2.0)  # fmt: skip
 

@@ -41,6 +41,7 @@ _PACKAGES = {
     "[train]": ("torch", "transformers", "accelerate", "peft", "gguf"),
     "[report]": ("matplotlib",),
     "[ray]": ("ray",),
+    "[tally]": ("dateparser", "price-parser", "rapidfuzz"),
     "[verl]": ("verl",),
 }
 

@@ -49,7 +49,7 @@ class Tallying(Options):
     """How rows are counted."""
 
     plan: str | None = Field(
-        default=None, description="the plan of a tally, as TOML; `memagent tally --dry-run` shows one"
+        default=None, description="the plan of a tally, as TOML; a forecast of `memagent tally` shows one"
     )
     exact_names: bool = Field(
         default=False, description="whether names that are written differently differ (tally)"
@@ -115,7 +115,7 @@ async def _propose(
             yield replace(conversation, memory=plan.to_toml()), plan
             return
     if reading.prompts.asks:  # else it is a forecast
-        advice = "write one (memagent tally --schema FILE)"
+        advice = "write one yourself (`plan`)"
         raise SettingsError(
             f"the model made no plan that can be used: {advice}. {mistake}. It wrote:\n{reply}"
         )
