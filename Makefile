@@ -95,7 +95,7 @@ clean:
 .venv-verl/dev: PIP := $(subst constraints.txt,constraints-verl.txt,$(PIP))
 .venv-verl/dev: pyproject.toml constraints-verl.txt | .venv-verl/bin/python
 	$(VERL)/python $(PIP) torch==2.13.0
-	$(VERL)/python $(PIP) --editable ".[verl,eval]" hypothesis pytest
+	$(VERL)/python $(PIP) --editable ".[verl,eval]" gguf hypothesis pytest
 	$(VERL)/python $(PIP) --no-deps $(SMALL)
 	@touch $@
 
