@@ -1,5 +1,5 @@
-# `memagent serve` in a container. Not built where it was written, which had no Docker daemon: its steps were run one by
-# one in a fresh environment, the server started as its last line does.
+# `memagent serve` in a container. Not built where it was written, which had no Docker daemon: its pip install and the
+# start of the server were run by hand in a fresh environment, the lines with apt-get and the user were not.
 #
 #   docker build -t memagent .
 #   python3 -c 'import secrets; print(secrets.token_urlsafe(32))' > keys.txt
