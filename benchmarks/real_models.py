@@ -211,11 +211,12 @@ class Row:
         answers = () if absent else example.answers
         row = cls(model, reader.name, example.task, example.id, example.problem, answers, absent, **values)
         row.declined = not row.prediction.strip() or declines(row.prediction)
-        row.score = float(row.declined) if absent else _score(example.task, row.prediction, answers)
+        row.score = float(row.declined) if absent else score_answer(example.task, row.prediction, answers)
         return row
 
 
-def _score(task: str, text: str, answers: tuple[str, ...]) -> float:
+def score_answer(task: str, text: str, answers: tuple[str, ...]) -> float:
+    """How right an answer is, 0 to 1; needles have several values."""
     return (string_match_all if task.startswith("niah") else substring_match)(text, answers)
 
 
@@ -236,7 +237,7 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
                 model, reader, example,
                 prediction="" if error else read.answer,
                 empty=not now.memory if keeps else None,
-                held=bool(_score(example.task, now.memory, example.answers)) if keeps else None,
+                held=bool(score_answer(example.task, now.memory, example.answers)) if keeps else None,
                 calls=now.spent.calls, prompt_tokens=now.spent.prompt_tokens,
                 cached_tokens=now.spent.cached_tokens,
                 completion_tokens=now.spent.completion_tokens, seconds=round(seconds, 2), error=error,

@@ -111,7 +111,7 @@ def load_kinds(args: argparse.Namespace) -> dict[str, list[Example]]:
 
 @dataclass(frozen=True, slots=True)
 class Retriever:
-    """Chooses passages; with `gate`, nobody answers where the verdict on all of them is too low."""
+    """Chooses passages; with `reranks`, more than are shown, of which the verdicts choose."""
 
     rank: Callable[[str, tuple[str, ...]], list[int]]
     reranks: bool = False
@@ -211,7 +211,7 @@ async def answer_from_passages(engine: Engine, name: str, example: Example, mode
         reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
         prediction, calls = reply.text, calls + 1
     seconds = round(time.perf_counter() - started, 2)
-    held = bool(real_models._score(example.task, shown, example.answers))
+    held = bool(real_models.score_answer(example.task, shown, example.answers))
     return Row.of(
         model, Reader(name), example, prediction=prediction, held=held, calls=calls, seconds=seconds
     )

@@ -6,13 +6,17 @@ A find ranks higher the more of the note its chunk supports and the more of the 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from memagent.prompts.thoughts import without_thought
+from memagent.reading.budgets import NOTED_TOKENS
+from memagent.reading.citations import Citations
 from memagent.reading.conversations import MAX_IGNORED, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
 from memagent.reading.locating import Find, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.replies import is_declined
+from memagent.reading.workflow import Workflow
 from memagent.types import Chunk, Conversation
 
 MAX_SHOWN = 4
@@ -27,6 +31,18 @@ _COVERAGE_FLOOR = 0.02  # as may a chunk what the problem asks for
 def shown_of(reading: Reading, memory: str) -> str:
     """What the answer is made from if the memory comes from an earlier read. Blocks."""
     return Finds(reading, memory).shown
+
+
+keep_passages = partial(
+    Workflow,
+    templates=True,
+    screens=True,
+    keeps_memory=True,
+    chunk_tokens=NOTED_TOKENS,
+    provenance=Citations,
+    shown=shown_of,
+)
+"""Makes a workflow whose memory is passages of small chunks, word for word: `auto` goes on as the others."""
 
 
 class Finds:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
+from memagent.concurrency import one_by_one, side_by_side
 from memagent.errors import EngineError, MemAgentError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
@@ -21,6 +22,8 @@ from memagent.types import Chunk, Conversation, Model
 ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel)"
 """What the setting `rounds` is, for workflows that have it."""
 
+_Item = TypeVar("_Item")
+_Taken = TypeVar("_Taken")
 _Task = asyncio.Task[list[Conversation]]
 ReadChunk = Callable[[Chunk, str], Conversations]
 """Holds the conversations over a chunk, starting from a memory; the last one has the memory that follows."""
@@ -131,6 +134,18 @@ def delegate(name: str, reading: Reading, chunks: Chunks, memory: str = "") -> C
     """The conversations of another workflow, for one that leaves the reading to it; no module imports it."""
     run: Run = load_workflows()[name].run
     return run(reading, chunks, memory)
+
+
+def take_each(
+    reading: Reading, take: Callable[[_Item], Awaitable[_Taken]], items: AsyncIterable[_Item]
+) -> AsyncGenerator[_Taken, None]:
+    """Take all items, as many side by side as the engine takes calls, and yield the results in order.
+
+    They are taken one by one if chunks are screened: what is known by then decides which chunk is next.
+    """
+    if reading.settings.screen:
+        return one_by_one(take, items)
+    return side_by_side(take, items, reading.model.calls)
 
 
 async def in_turn(

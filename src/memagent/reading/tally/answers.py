@@ -6,7 +6,7 @@ Amounts of different currencies are never added: a SELECT that looks at money co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from memagent.reading.tally.counting import QueryResult, Table, Value, count
@@ -79,7 +79,7 @@ def answer(
         [name for name in row.values if own.get(name) is None] for row, own in zip(rows, cells, strict=True)
     ]
     results = _count(plan, cells)
-    complete = Coverage(**{**asdict(coverage), "unparsed": sum(map(len, unparsed))})
+    complete = replace(coverage, unparsed=sum(map(len, unparsed)))
     table = {
         "plan": plan.model_dump(mode="json"),
         "results": [

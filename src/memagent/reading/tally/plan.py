@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field as Constraint
@@ -117,7 +118,7 @@ def read_plan(text: str) -> Plan:
 
 def parse_plan(reply: str) -> Plan:
     """The plan in a reply, whose first JSON object it is. Blocks. Raises `SettingsError`."""
-    values = first_object(reply)
+    values = next(find_objects(reply), None)
     if values is None:
         raise SettingsError("there is no JSON object in it")
     fields = values.get("fields")
@@ -139,15 +140,16 @@ def _tidy(field: Any) -> Any:
     return {"name": name, "type": field.get("type", "text"), "meaning": str(field.get("meaning") or "")}
 
 
-def first_object(text: str) -> dict[str, Any] | None:
-    """The first JSON object in a text; None if there is none."""
-    for brace in re.finditer(r"\{", text):
+def find_objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a text, in order; what is torn or no JSON is passed over."""
+    decoder, start = json.JSONDecoder(), 0
+    while (start := text.find("{", start)) >= 0:
         try:
-            value, _ = json.JSONDecoder().raw_decode(text, brace.start())
+            value, start = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            continue
-        return value if isinstance(value, dict) else None
-    return None
+            start += 1
+        else:
+            yield value
 
 
 def _quote(text: str) -> str:

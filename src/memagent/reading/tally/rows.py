@@ -15,7 +15,7 @@ from typing import Any
 
 from memagent.reading.sources import Source, file_span, source_at
 from memagent.reading.tally.borders import sure_borders
-from memagent.reading.tally.plan import Plan
+from memagent.reading.tally.plan import Plan, find_objects
 from memagent.reading.tally.values import NOTHING, find_all, fold
 from memagent.types import Chunk
 
@@ -59,10 +59,11 @@ def find_rows(reply: str, plan: Plan, chunk: Chunk) -> ReplyRows:
     proposals = list(_proposals(reply, plan))
     if not proposals:
         return ReplyRows((), (), _says_none(reply))
+    texts = list(_texts_of(chunk))
     rows, located, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
     for values in proposals[:MAX_ROWS]:
         has_enough = len(values) * 2 >= len(plan.fields)
-        row = _locate(values, plan, chunk, located) if has_enough else None
+        row = _locate(values, plan, chunk, texts, located) if has_enough else None
         if row is None:
             refused.append(values)
         else:
@@ -97,7 +98,7 @@ def _says_none(reply: str) -> bool:
 def _proposals(reply: str, plan: Plan) -> Iterator[dict[str, str]]:
     """The values of each row in a reply, without those that say that there is none."""
     names = {field.name for field in plan.fields}
-    for item in _objects(reply):
+    for item in (item for value in find_objects(reply) for item in _flatten(value)):
         values = {
             name: text
             for name, value in item.items()
@@ -107,19 +108,8 @@ def _proposals(reply: str, plan: Plan) -> Iterator[dict[str, str]]:
             yield values
 
 
-def _objects(text: str) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects in a text, those in lists too; what is torn or no JSON is left out."""
-    decoder, start = json.JSONDecoder(), 0
-    while (start := text.find("{", start)) >= 0:
-        try:
-            value, start = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            start += 1
-            continue
-        yield from _flatten(value)
-
-
 def _flatten(value: Any) -> Iterator[Mapping[str, Any]]:
+    """A JSON object, or those in its lists instead."""
     if isinstance(value, dict):
         inner = [many for many in value.values() if isinstance(many, list)]
         if inner:
@@ -138,24 +128,34 @@ def _key(values: Mapping[str, str]) -> str:
     return json.dumps({name: fold(value) for name, value in values.items()}, sort_keys=True)
 
 
+def _texts_of(chunk: Chunk) -> Iterator[tuple[int, str, list[int]]]:
+    """What a chunk has of each file: where it begins in the whole document, the text, and its borders."""
+    start = chunk.start
+    while start < chunk.end:
+        end = file_span(chunk, start)[1]
+        text = chunk.text[start - chunk.start : end - chunk.start]
+        yield start, text, sure_borders(text)
+        start = end
+
+
 def _locate(
-    values: Mapping[str, str], plan: Plan, chunk: Chunk, located: set[tuple[str, Span]]
+    values: Mapping[str, str],
+    plan: Plan,
+    chunk: Chunk,
+    texts: Iterable[tuple[int, str, list[int]]],
+    located: set[tuple[str, Span]],
 ) -> Row | None:
     """The row of these values at the first place that no equal row has; None if no place has them all."""
     kinds, key = {field.name: field.type for field in plan.fields}, _key(values)
     stated = [name for name in values if kinds[name] != "yes/no"]
-    start = chunk.start
-    while stated and start < chunk.end:
-        end = file_span(chunk, start)[1]
-        text = chunk.text[start - chunk.start : end - chunk.start]
+    for start, text, borders in texts if stated else ():
         candidates = [find_all(kinds[name], values[name], text) for name in stated]
-        for spans in _windows(candidates, sure_borders(text)):
+        for spans in _windows(candidates, borders):
             first, last = start + min(spans)[0], start + max(end for _, end in spans)
             if (key, (first, last)) not in located:
                 words = {name: text[slice(*span)] for name, span in zip(stated, spans, strict=True)}
                 source = source_at(chunk, first, last, sentence=True)
                 return Row({**values, **words}, source, (first, last))
-        start = end
     return None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from memagent.documents.chunking import cut_at
 from memagent.documents.cutting import BAR, TABLE_HEAD, is_separated
 from memagent.reading.sources import HEADING, source_at
-from memagent.reading.tally.plan import Plan, first_object
+from memagent.reading.tally.plan import Plan, find_objects
 from memagent.reading.tally.rows import Row
 from memagent.reading.tally.values import NOTHING, fold
 from memagent.types import Chunk, TokenCounter
@@ -79,7 +79,7 @@ def match_columns(grid: TablePiece, plan: Plan, reply: str | None) -> dict[str, 
     if reply is None:
         own = {name: places[folded] for name, folded in named.items() if folded in places}
         return own if len(own) == len(named) else {}
-    chosen = first_object(reply) or {}
+    chosen = next(find_objects(reply), {})
     columns = {name: fold(str(chosen[name])) for name in named if chosen.get(name)}
     return {name: places[folded] for name, folded in columns.items() if folded in places}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from memagent.errors import SettingsError, did_you_mean
-from memagent.prompts import NO_UPDATE, load_prompts, prompts_from
+from memagent.prompts import NO_UPDATE, Prompts, load_prompts, prompts_from
 from memagent.reading.workflow import Workflow
 from memagent.settings import ReadSettings, load_workflows
 from memagent.types import Trained
@@ -50,31 +51,7 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
     prompts = workflow.prompts
     if settings.templates and workflow.templates:
         prompts = load_prompts(Path(settings.templates))
-        if prompts.workflow and prompts.workflow not in known:
-            near = did_you_mean(prompts.workflow, known)
-            raise SettingsError(
-                f"the templates in {settings.templates} are for {prompts.workflow!r}, which is no workflow"
-                f"{near or ': use one of ' + ', '.join(known)}"
-            )
-        if prompts.workflow not in ("", name):
-            raise SettingsError(
-                f"the templates in {settings.templates} are for {prompts.workflow}, not for {name}: "
-                f"set workflow to {prompts.workflow}, or name other templates"
-            )
-        # Where replies are marked, a note is only the second try: templates may do without.
-        spared = {"note"} if workflow.prompts.replies == "marked" else set[str]()
-        if missing := workflow.prompts.own.keys() - prompts.own.keys() - spared:
-            raise SettingsError(
-                f"the templates in {settings.templates} lack {min(missing)}, which {name} needs: "
-                "add it, or set workflow to one that does without"
-            )
-        if unknown := prompts.own.keys() - {
-            template for other in known.values() for template in other.prompts.own
-        }:
-            raise SettingsError(
-                f"the templates in {settings.templates} have {min(unknown)}, which no workflow has"
-            )
-        prompts.check_own(workflow.prompts)
+        _check_templates(settings.templates, prompts, name, known)
     elif trained.templates:
         theirs = prompts_from(trained.templates, "the adapter's templates")
         if name == trained.workflow:
@@ -85,6 +62,34 @@ def choose_workflow(settings: ReadSettings, trained: Trained, answers: bool = Tr
     elif trained.published and name == trained.workflow:
         _warn_of_prompts(trained.published)
     return name, replace(workflow, prompts=prompts)
+
+
+def _check_templates(file: str, prompts: Prompts, name: str, known: Mapping[str, Workflow]) -> None:
+    """Raise `SettingsError` for a user's templates that the workflow of this name cannot use."""
+    declared = known[name].prompts
+    if prompts.workflow and prompts.workflow not in known:
+        near = did_you_mean(prompts.workflow, known)
+        raise SettingsError(
+            f"the templates in {file} are for {prompts.workflow!r}, which is no workflow"
+            f"{near or ': use one of ' + ', '.join(known)}"
+        )
+    if prompts.workflow not in ("", name):
+        raise SettingsError(
+            f"the templates in {file} are for {prompts.workflow}, not for {name}: "
+            f"set workflow to {prompts.workflow}, or name other templates"
+        )
+    # Where replies are marked, a note is only the second try: templates may do without.
+    spared = {"note"} if declared.replies == "marked" else set[str]()
+    if missing := declared.own.keys() - prompts.own.keys() - spared:
+        raise SettingsError(
+            f"the templates in {file} lack {min(missing)}, which {name} needs: "
+            "add it, or set workflow to one that does without"
+        )
+    if unknown := prompts.own.keys() - {
+        template for other in known.values() for template in other.prompts.own
+    }:
+        raise SettingsError(f"the templates in {file} have {min(unknown)}, which no workflow has")
+    prompts.check_own(declared)
 
 
 @cache

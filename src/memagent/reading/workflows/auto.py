@@ -11,11 +11,9 @@ from dataclasses import replace
 
 from memagent.errors import ContextOverflowError
 from memagent.prompts import AUTO, WHOLE
-from memagent.reading.budgets import NOTED_TOKENS
-from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.finds import shown_of
-from memagent.reading.workflow import Verdicts, Workflow, chain, delegate
+from memagent.reading.finds import keep_passages
+from memagent.reading.workflow import Verdicts, chain, delegate
 from memagent.types import Chunk
 
 
@@ -55,14 +53,4 @@ async def _take_up_to_half_the_window(reading: Reading, chunks: Chunks) -> tuple
     return first, True
 
 
-WORKFLOW = Workflow(
-    auto,
-    AUTO,
-    templates=True,
-    screens=True,
-    keeps_memory=True,
-    chunk_tokens=NOTED_TOKENS,
-    provenance=Citations,
-    shown=shown_of,
-    options=(Verdicts,),
-)
+WORKFLOW = keep_passages(auto, AUTO, options=(Verdicts,))

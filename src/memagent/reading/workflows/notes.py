@@ -13,15 +13,12 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 
-from memagent.concurrency import one_by_one, side_by_side
 from memagent.prompts import NOTES
-from memagent.reading.budgets import NOTED_TOKENS
-from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.finds import Finds, shown_of
+from memagent.reading.finds import Finds, keep_passages
 from memagent.reading.locating import count_words
 from memagent.reading.replies import MemoryChange
-from memagent.reading.workflow import Workflow
+from memagent.reading.workflow import take_each
 from memagent.types import Chunk, Conversation, Message
 
 NOTE_TOKENS = 48
@@ -46,11 +43,7 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
         updates = noting.update(chunk, "", lambda *_: MemoryChange("keep"), prompt)
         return chunk, [update async for update in updates]
 
-    if reading.settings.screen:  # which chunk is next is decided by the memory of all before it
-        batches = one_by_one(take, chunks)
-    else:
-        batches = side_by_side(take, chunks, reading.model.calls)
-    async with aclosing(batches):
+    async with aclosing(take_each(reading, take, chunks)) as batches:
         async for chunk, updates in batches:
             await asyncio.to_thread(count_words, chunk, finds.rarity)
             for update in updates:
@@ -59,13 +52,4 @@ async def notes(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
         yield answer
 
 
-WORKFLOW = Workflow(
-    notes,
-    NOTES,
-    templates=True,
-    screens=True,
-    keeps_memory=True,
-    chunk_tokens=NOTED_TOKENS,
-    provenance=Citations,
-    shown=shown_of,
-)
+WORKFLOW = keep_passages(notes, NOTES)

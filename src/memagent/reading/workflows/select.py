@@ -18,18 +18,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cache
 
-from memagent.concurrency import one_by_one, side_by_side
 from memagent.prompts import AUTO
-from memagent.reading.budgets import NOTED_TOKENS
-from memagent.reading.citations import Citations
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
-from memagent.reading.finds import shown_of
+from memagent.reading.finds import keep_passages
 from memagent.reading.locating import count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
-from memagent.reading.workflow import Verdicts, Workflow, chain, delegate
+from memagent.reading.workflow import Verdicts, chain, delegate, take_each
 from memagent.types import Chunk, Conversation
 
 MAX_KEPT = 8
@@ -79,23 +76,17 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
         yield answer
 
 
-async def _judge(
+def _judge(
     reading: Reading, chunks: Chunks, known: str
 ) -> AsyncGenerator[tuple[Chunk, list[Conversation]], None]:
-    """The chunks with the conversations about them, in order; one by one if chunks are screened."""
+    """The chunks with the conversations about them, in order."""
 
     async def judge(chunk: Chunk) -> tuple[Chunk, list[Conversation]]:
         if not chunk.text.strip():
             return chunk, []
         return chunk, [conversation async for conversation in reading.judge(chunk, known)]
 
-    if reading.settings.screen:  # which chunk is next is decided by the memory of all before it
-        judged = one_by_one(judge, chunks)
-    else:
-        judged = side_by_side(judge, chunks, reading.model.calls)
-    async with aclosing(judged):
-        async for one in judged:
-            yield one
+    return take_each(reading, judge, chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +228,4 @@ def _warn_of_words(model: str) -> None:
     )
 
 
-WORKFLOW = Workflow(
-    select,
-    replace(AUTO, workflow="select"),
-    templates=True,
-    screens=True,
-    keeps_memory=True,
-    chunk_tokens=NOTED_TOKENS,
-    provenance=Citations,
-    shown=shown_of,
-    options=(Verdicts,),
-)
+WORKFLOW = keep_passages(select, replace(AUTO, workflow="select"), options=(Verdicts,))

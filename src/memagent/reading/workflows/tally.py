@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import Field
 
-from memagent.concurrency import one_by_one, side_by_side
 from memagent.documents.chunking import halve
 from memagent.errors import ContextOverflowError, SettingsError
 from memagent.prompts.thoughts import without_thought
@@ -31,7 +30,7 @@ from memagent.reading.tally.prompts import PROMPTS
 from memagent.reading.tally.rows import Row, find_rows, merge
 from memagent.reading.tally.tables import TablePiece, divide, match_columns, rows_of
 from memagent.reading.tally.values import check_installed
-from memagent.reading.workflow import Workflow, chain
+from memagent.reading.workflow import Workflow, chain, take_each
 from memagent.settings import Options
 from memagent.types import Chunk, Completion, Conversation
 
@@ -72,15 +71,13 @@ async def tally(reading: Reading, chunks: Chunks, _memory: str = "") -> Conversa
             plan = proposed or plan
             yield conversation
     rows = Rows(reading, plan)
-    async with aclosing(rows.pieces(chain(beginning, chunks))) as pieces:
-        if reading.settings.screen:  # which chunk is next is decided by what was read before it
-            batches = one_by_one(rows.read, pieces)
-        else:
-            batches = side_by_side(rows.read, pieces, reading.model.calls)
-        async with aclosing(batches):
-            async for conversations in batches:
-                for conversation in conversations:
-                    yield conversation
+    async with (
+        aclosing(rows.pieces(chain(beginning, chunks))) as pieces,
+        aclosing(take_each(reading, rows.read, pieces)) as batches,
+    ):
+        async for conversations in batches:
+            for conversation in conversations:
+                yield conversation
     if reading.answers:
         yield await rows.answer(options.exact_names)
 
