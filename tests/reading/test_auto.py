@@ -118,6 +118,24 @@ def test_the_model_may_decline_only_if_the_document_has_little_of_the_problem(
     assert ("not in the document" in answer.messages[-1].content) == doubtful
 
 
+@pytest.mark.parametrize("helps", [True, False])
+def test_a_verdict_tells_other_words_from_what_is_not_there(helps: bool) -> None:
+    problem = "Which city holds her jade lantern?"
+
+    def judge(prompt: str) -> Completion | None:
+        if not (text := section(prompt, "text")):
+            return None
+        odds = 2.0 if helps and TOLD in text else -2.0
+        return Completion("Yes" if odds > 0 else "No", alternatives={"Yes": -1.0 + odds, "No": -1.0})
+
+    engine = FunctionEngine(judge, ScriptedEngine(reply), judges="trained")
+    result, (*updates, answer) = run(engine, text_document(DOCUMENT), SETTINGS, problem=problem)
+    assert all(update.verdict is not None for update in updates) and len(updates) > 5
+    assert ("not in the document" in answer.messages[-1].content) == result.doubtful == (not helps)
+    assert (TOLD in result.memory) == helps
+    assert (section(answer.messages[-1].content, "document") == DOCUMENT) == (not helps)
+
+
 def test_files_are_named(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TOLD)

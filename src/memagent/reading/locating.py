@@ -30,7 +30,7 @@ from memagent.reading.sources import (
     source_at,
 )
 from memagent.reading.windows import windows
-from memagent.types import Chunk
+from memagent.types import Chunk, Part
 
 MAX_SENTENCES = 4
 """The most sentences that one note leads to: two, and those that are about as good as the best."""
@@ -115,6 +115,15 @@ def falls_short(problem: str, passages: Iterable[str], rarity: Rarity, least: fl
     names = find_names(problem.partition(" ")[2])  # the first word of a sentence is no name
     known = sum(rarity.holding(name) > 0 for name in names) / len(names) if names else 1.0
     return bool(problem_words) and covered * known < least
+
+
+def hardly_names(text: str, problem: str, least: float = MIN_NAMED) -> bool:
+    """Whether no passage of a text has much of what a problem says, as in `falls_short`. Blocks."""
+    span = 0, len(text)
+    whole, rarity = Chunk(0, text, *span, tokens=0, parts=(Part("", *span),)), Rarity()
+    count_words(whole, rarity)
+    find = locate(problem, problem, whole, span, rarity)
+    return falls_short(problem, [find.text] if find else [], rarity, least)
 
 
 def _share(words: frozenset[str], text: str, rarity: Rarity) -> float:

@@ -122,12 +122,13 @@ class Workflow:
         return {name: model.calls if value is None else value for name, value in values.items()}
 
 
-async def chain(first: Sequence[Chunk], rest: Chunks) -> Chunks:
+async def chain(first: Sequence[Chunk], rest: Chunks | None = None) -> Chunks:
     """The first chunks, which were read ahead, and then the rest."""
     for chunk in first:
         yield chunk
-    async for chunk in rest:
-        yield chunk
+    if rest is not None:
+        async for chunk in rest:
+            yield chunk
 
 
 def delegate(name: str, reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:

@@ -6,6 +6,8 @@ well with a model that was trained to give them; with others, only notes on all 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -13,6 +15,7 @@ from memagent.errors import ContextOverflowError
 from memagent.prompts import AUTO, WHOLE
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.finds import keep_passages
+from memagent.reading.locating import hardly_names
 from memagent.reading.workflow import Verdicts, chain, delegate
 from memagent.types import Chunk
 
@@ -26,18 +29,38 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
     if reading.answers and not memory and not reading.settings.screen:
         first, short = await _take_up_to_half_the_window(reading, chunks)
         if short:
-            whole = reading
-            if reading.prompts.answer == AUTO.answer:  # not the user's own: `full` asks in words for all
-                whole = replace(reading, prompts=replace(reading.prompts, answer=WHOLE))
-            try:
-                async with aclosing(delegate("full", whole, chain(first, chunks))) as conversations:
+            async with aclosing(_read_short(reading, first)) as conversations:
+                try:
                     async for conversation in conversations:
                         yield conversation
-                return
-            except ContextOverflowError:
-                pass  # the window is smaller than the engine says
+                    return
+                except ContextOverflowError:
+                    pass  # the window is smaller than the engine says
     name = "select" if reading.model.judges else "notes"
     async with aclosing(delegate(name, reading, chain(first, chunks), memory)) as conversations:
+        async for conversation in conversations:
+            yield conversation
+
+
+async def _read_short(reading: Reading, chunks: Sequence[Chunk]) -> Conversations:
+    """Answer from the whole document.
+
+    If it has little of what the problem says, it may be in other words: a model that was trained to judge is
+    asked whether a chunk helps, and only if none does may the answer be that it is not there.
+    """
+    text = "".join(chunk.text for chunk in chunks)
+    doubtful = await asyncio.to_thread(hardly_names, text, reading.problem)
+    if doubtful and reading.model.judges:
+        helps = False
+        async with aclosing(delegate("select", reading, chain(chunks))) as conversations:
+            async for conversation in conversations:
+                yield conversation
+                helps = bool(conversation.memory)
+        if helps:
+            return
+    if reading.prompts.answer == AUTO.answer:  # not the user's own: `full` asks in words for all
+        reading = replace(reading, prompts=replace(reading.prompts, answer=WHOLE))
+    async with aclosing(delegate("full", reading, chain(chunks))) as conversations:
         async for conversation in conversations:
             yield conversation
 

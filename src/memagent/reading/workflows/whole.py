@@ -17,11 +17,11 @@ from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, i
 from memagent.errors import ContextOverflowError
 from memagent.prompts import AUTO, NO_UPDATE, WHOLE, Prompts
 from memagent.reading.conversations import Chunks, Conversations, Reading
-from memagent.reading.locating import MIN_NAMED, count_words, falls_short, locate
-from memagent.reading.ranking import Rarity, best_passages
+from memagent.reading.locating import hardly_names
+from memagent.reading.ranking import best_passages
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
-from memagent.types import ESTIMATE, Chunk, Conversation, Part, TokenCounter
+from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
 
 _DOUBT = {"doubt": AUTO.own["doubt"]}
 PROMPTS = Prompts(update=NO_UPDATE, answer=WHOLE, own=_DOUBT)
@@ -148,15 +148,6 @@ async def _answer_from(reading: Reading, text: str) -> Conversation:
     """Answer from a text; it is doubtful if no passage of it has much of what the problem says."""
     doubtful = await asyncio.to_thread(hardly_names, text, reading.problem)
     return await reading.answer(text, doubtful=doubtful)
-
-
-def hardly_names(text: str, problem: str, least: float = MIN_NAMED) -> bool:
-    """Whether no passage of a text has much of what a problem says, as in `falls_short`. Blocks."""
-    span = 0, len(text)
-    whole, rarity = Chunk(0, text, *span, tokens=0, parts=(Part("", *span),)), Rarity()
-    count_words(whole, rarity)
-    find = locate(problem, problem, whole, span, rarity)
-    return falls_short(problem, [find.text] if find else [], rarity, least)
 
 
 def _select(
