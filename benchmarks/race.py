@@ -10,10 +10,9 @@ and `--questions` choose some. All questions of a kind and a length are asked of
 reads it chunk by chunk reads each chunk once. All readers have the same model, greedy, and 64 tokens for an
 answer.
 
-Kinds: `text's words` (SQuADShifts) and `two hops` (HotpotQA), both with a third of the questions on paragraphs
-that are left out; `needles` (RULER's, among essays, and others that are not there); `other words`,
-`last state` and `several places` (our own set, on texts of 11K to 24K tokens); `counts` (our letters, see
-tally.py).
+Kinds: `text's words` (SQuADShifts) and `two hops` (HotpotQA), both with a third of the questions on what is
+left out; `needles` (RULER's, among essays, and others that are not there); `other words`, `last state` and
+`several places` (our own set, on texts of 11K to 24K tokens); `counts` (our letters, see tally.py).
 """
 
 from __future__ import annotations
