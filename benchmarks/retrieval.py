@@ -30,7 +30,7 @@ from memagent.prompts.thoughts import without_thought
 from memagent.reading.ranking import best_passages
 from memagent.reading.sources import sentences
 from memagent.reading.verdicts import log_odds
-from memagent.reading.workflows.select import MIN_HELPS
+from memagent.reading.workflows.select import AS_GOOD, MIN_HELPS
 from memagent.types import Completion, Engine, Example, Message
 
 PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
@@ -38,7 +38,7 @@ PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
 
 @dataclass(frozen=True, slots=True)
 class Retriever:
-    """Chooses passages; with `reranks`, more than are shown, of which the verdicts choose."""
+    """Chooses passages; with `reranks`, sixteen, of which the verdicts choose as in `select`."""
 
     rank: Callable[[str, tuple[str, ...]], list[int]]
     reranks: bool = False
@@ -179,6 +179,8 @@ async def answer_from_passages(engine: Memo, name: str, example: Example, model:
     odds = await judge(engine, example.problem, [passages[index] for index in chosen], mark)
     calls = len(odds)
     ranked = sorted(range(len(chosen)), key=lambda position: -odds[position])[:PASSAGES]
+    if RETRIEVERS[name].reranks:
+        ranked = [position for position in ranked if odds[position] >= max(odds) - AS_GOOD]
     shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
     prediction = NOT_THERE
     if max(odds) >= MIN_HELPS:

@@ -14,7 +14,7 @@ choose some. All readers have the same model, greedy, and 64 tokens for an answe
 - `BM25`, `dense`, `both`: four such passages by BM25, by all-MiniLM-L6-v2 (the best window of three sentences
   stands for a passage), by the sum of both ranks' reciprocals; each with the gate of `select`: nobody answers
   where the trained verdict on all four is too low;
-- `both, reranked`: the sixteen best by both, of which the verdict chooses four;
+- `both, reranked`: the sixteen best by both, of which the verdict chooses up to four, as in `select`;
 - `full`: the whole document in one prompt, where it fits.
 
 An answer is right if it has a gold answer as whole words (needles: the share of the values).

@@ -35,7 +35,9 @@ MAX_KEPT = 8
 MAX_SHOWN = 4
 """The most chunks that the answer is made from."""
 
-_AS_GOOD = 3.0  # log-odds below the best: the problem may want several, and the best may be wrong
+AS_GOOD = 3.0
+"""So many log-odds below the best, a chunk is shown too: several may be wanted, and the best may be wrong."""
+
 _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
 MIN_HELPS = -0.3
 """Log-odds, below which a chunk does not help by a model that was trained to judge."""
@@ -123,7 +125,7 @@ class Best:
     @property
     def shown(self) -> str:
         """The text that the answer is made from: the best chunks and those nearly as good, in order."""
-        least = max((judged.worth for judged, _ in self._chosen), default=0.0) - _AS_GOOD
+        least = max((judged.worth for judged, _ in self._chosen), default=0.0) - AS_GOOD
         best = _sort(sources for judged, sources in self._chosen[:MAX_SHOWN] if judged.worth >= least)
         several = len({source.file for sources in best for source in sources}) > 1
         return "\n\n".join(
