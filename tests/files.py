@@ -182,39 +182,5 @@ def pdf_of(objects: list[str]) -> bytes:
     return f"{body}xref\n0 {size}\n{table}{trailer}".encode("latin-1")
 
 
-def form_pdf(field: str) -> bytes:
-    """A PDF of one page with one field."""
-    text = "BT /F1 12 Tf 72 700 Td (Tenant:) Tj 0 -20 Td (The last line.) Tj ET"
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [6 0 R] /DA (/F1 12 Tf 0 g) "
-        "/DR << /Font << /F1 3 0 R >> >> >> >>",
-        "<< /Type /Pages /Kids [4 0 R] /Count 1 >>",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R "
-        "/Resources << /Font << /F1 3 0 R >> >> /Annots [6 0 R] >>",
-        f"<< /Length {len(text)} >>\nstream\n{text}\nendstream",
-        f"<< /Type /Annot /Subtype /Widget /FT /Tx /T (tenant) /F 4 /P 4 0 R /DA (/F1 12 Tf 0 g) {field} >>",
-    ]
-    return pdf_of(objects)
-
-
-def placed(*words: tuple[int, int, str]) -> str:
-    """The content of a page, with texts at these places from the left and the bottom."""
-    texts = " ".join(f"1 0 0 1 {left} {bottom} Tm {text}" for left, bottom, text in words)
-    return f"BT /F1 10 Tf {texts} ET"
-
-
-def drawn(*rows: tuple[str, ...], columns: tuple[int, ...] = (72, 180, 290, 400)) -> str:
-    """The content of a page: rows of cells, one below the other; an empty cell is not drawn."""
-    return placed(
-        *(
-            (left, 700 - 14 * number, f"({cell}) Tj")
-            for number, row in enumerate(rows)
-            for left, cell in zip(columns, row, strict=False)
-            if cell
-        )
-    )
-
-
 def notebook(*cells: dict[str, Any]) -> bytes:
     return json.dumps({"nbformat": 4, "cells": cells}).encode()
