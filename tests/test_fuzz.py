@@ -1,4 +1,4 @@
-"""Two thousand odd documents: each ends in an answer, or in an error that names the file on one line."""
+"""Odd documents: each ends in an answer, or in an error that names the file on one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from files import PROSE, docx, epub, pdf, zipped
 from memagent import DocumentError, Message, ScriptedEngine, Settings, aread
 from memagent.settings import ReadSettings
 
-DOCUMENTS = 2000
 SECONDS = 20  # for one document; a thousand times what it takes
 
 Make = Callable[[random.Random], bytes]
@@ -288,16 +287,18 @@ def read_odd(path: Path, content: bytes, rng: random.Random) -> str:
     return "answer"
 
 
-def test_odd_documents_end_in_an_answer_or_a_named_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("documents", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_odd_documents_end_in_an_answer_or_a_named_error(documents: int, tmp_path: Path) -> None:
     rng = random.Random(2507_02259)
     endings: Counter[str] = Counter()
-    for number in range(DOCUMENTS):
+    for number in range(documents):
         content = MAKERS[number % len(MAKERS)](rng)
         endings[read_odd(named(rng, tmp_path, SUFFIXES, number), content, rng)] += 1
-    assert endings["answer"] > DOCUMENTS // 2
-    assert endings[" is a binary file, n"] > DOCUMENTS // 20
+    assert endings["answer"] > documents // 2
+    assert endings[" is a binary file, n"] > documents // 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mammoth") is None, reason="needs memagent[formats]")
 def test_odd_office_files_end_in_an_answer_or_a_named_error(tmp_path: Path) -> None:
     rng = random.Random(2026)

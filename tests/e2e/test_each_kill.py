@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from server import Server, facts_document
 from waiting import wait_for
 
-KILLS, FILES, CALLS = 4, 40, 4
+FILES, CALLS = 40, 4
 
 
 def start(server: Server, folder: Path) -> subprocess.Popen[str]:
@@ -33,7 +35,8 @@ def answers(folder: Path) -> dict[str, str]:
     return {Path(row["file"]).name: row["answer"] for row in map(json.loads, rows)}
 
 
-def test_a_killed_run_resumes(serve: Callable[..., Server], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills_due", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_killed_run_resumes(kills_due: int, serve: Callable[..., Server], tmp_path: Path) -> None:
     calm, server = serve(), serve(latency_seconds=0.01)
     folders = [tmp_path / "calm" / "docs", tmp_path / "killed" / "docs"]
     for folder in folders:
@@ -48,7 +51,7 @@ def test_a_killed_run_resumes(serve: Callable[..., Server], tmp_path: Path) -> N
     chance, kills = random.Random(3), 0
     while True:
         process = start(server, folders[1])
-        if kills < KILLS:
+        if kills < kills_due:
             before, wanted = len(server.paid), chance.choice([0, *range(2, 40)])
             wait_for(lambda end=before + wanted: len(server.paid) >= end, process)
             time.sleep(chance.random() * 0.02)
@@ -58,8 +61,8 @@ def test_a_killed_run_resumes(serve: Callable[..., Server], tmp_path: Path) -> N
         if process.returncode == 0:
             break
         assert process.returncode == -9, said
-    assert kills == KILLS and answers(folders[1]) == expected
-    assert server.paid_twice <= KILLS * CALLS, "nothing but what was in flight"
+    assert kills == kills_due and answers(folders[1]) == expected
+    assert server.paid_twice <= kills_due * CALLS, "nothing but what was in flight"
     assert out.startswith(f"{tmp_path / 'killed' / 'table.jsonl'}: {FILES} of {FILES} answered")
     assert not list((folders[1].parent / ".table.jsonl.memagent" / "journals").iterdir())
 

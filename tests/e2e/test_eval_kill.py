@@ -16,8 +16,6 @@ import pytest
 from server import Server, facts_document
 from waiting import wait_for
 
-KILLS = 5
-
 
 def command(base_url: str, folder: Path, examples: Path) -> list[str]:
     return [
@@ -44,7 +42,10 @@ def examples(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_killed_evaluation_resumes(serve: Callable[..., Server], tmp_path: Path, examples: Path) -> None:
+@pytest.mark.parametrize("kills_due", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_killed_evaluation_resumes(
+    kills_due: int, serve: Callable[..., Server], tmp_path: Path, examples: Path
+) -> None:
     chance = random.Random(1)
     calm = serve()
     whole = command(calm.base_url, tmp_path / "calm", examples)
@@ -62,7 +63,7 @@ def test_a_killed_evaluation_resumes(serve: Callable[..., Server], tmp_path: Pat
             command(server.base_url, folder, examples), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             env=os.environ, text=True,
         )  # fmt: skip
-        if kills < KILLS:
+        if kills < kills_due:
             before = len(server.requests)
             wanted = chance.choice([0, *range(2, 40)])  # 0: before the first call, wherever it is
             wait_for(lambda end=before + wanted: len(server.requests) >= end, process)
@@ -73,7 +74,7 @@ def test_a_killed_evaluation_resumes(serve: Callable[..., Server], tmp_path: Pat
         if process.returncode == 0:
             break
         assert process.returncode == -9, said
-    assert kills == KILLS and rows_of(folder) == expected, "none lost, none twice"
+    assert kills == kills_due and rows_of(folder) == expected, "none lost, none twice"
     assert all(line.endswith("}") for line in (folder / "rows.jsonl").read_text("utf-8").splitlines())
     most_in_flight = 4  # each kill loses the attempts that were under way, of at most 6 calls each
-    assert len(server.paid) <= len(calm.paid) + KILLS * most_in_flight * 6
+    assert len(server.paid) <= len(calm.paid) + kills_due * most_in_flight * 6

@@ -77,7 +77,7 @@ def document(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("workflow", ["overwrite", "gated"])
+@pytest.mark.parametrize("workflow", [pytest.param("overwrite", marks=pytest.mark.slow), "gated"])
 def test_faults_change_neither_the_memory_nor_the_answer(
     workflow: str, serve: Serve, document: Path, tmp_path: Path
 ) -> None:
@@ -99,6 +99,7 @@ def test_faults_change_neither_the_memory_nor_the_answer(
         assert in_order(server.paid) == servers[0].paid
 
 
+@pytest.mark.slow
 def test_no_unusable_reply_passes_for_an_answer(serve: Serve, tmp_path: Path) -> None:
     """Each of 40 facts reaches the answer, though every third call brings a reply that is none."""
     document = tmp_path / "facts.txt"
@@ -170,6 +171,7 @@ def test_a_call_that_stays_bad_ends_the_read_resumably(serve: Serve, document: P
     assert in_order(server.paid) == faultless.paid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wording", WORDINGS)
 def test_a_small_window_is_enough(wording: str, serve: Serve, document: Path, tmp_path: Path) -> None:
     server, trace = serve(window=1000, wording=wording), tmp_path / "read.jsonl"

@@ -219,11 +219,17 @@ class ResumingAhead(Resuming):
     workflow = "gated"
 
 
+class ResumingOften(Resuming):
+    pass
+
+
 TestResuming = Resuming.TestCase
-TestResuming.settings = hypothesis_settings(max_examples=25, stateful_step_count=12, deadline=None)
-TestResumingParallel = ResumingParallel.TestCase
+TestResuming.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
+TestResumingOften = pytest.mark.slow(ResumingOften.TestCase)
+TestResumingOften.settings = hypothesis_settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestResumingParallel = pytest.mark.slow(ResumingParallel.TestCase)
 TestResumingParallel.settings = hypothesis_settings(max_examples=6, stateful_step_count=8, deadline=None)
-TestResumingAhead = ResumingAhead.TestCase
+TestResumingAhead = pytest.mark.slow(ResumingAhead.TestCase)
 TestResumingAhead.settings = hypothesis_settings(max_examples=12, stateful_step_count=8, deadline=None)
 
 
@@ -246,7 +252,10 @@ print(asyncio.run(finished(Path({trace!r}), Slow(), {workflow!r}))[0])
 """
 
 
-@pytest.mark.parametrize(("workflow", "moments"), [("map_reduce", 20), ("parallel", 5), ("gated", 5)])
+@pytest.mark.parametrize(
+    ("workflow", "moments"),
+    [("gated", 4), *(pytest.param(name, 10, marks=pytest.mark.slow) for name in SIDE_BY_SIDE)],
+)
 def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
     tmp_path: Path, workflow: str, moments: int
 ) -> None:

@@ -19,13 +19,19 @@ from memagent.engines import ScriptedEngine
 from memagent.server.limits import read_keys
 from memagent.settings import ReadSettings
 
-EXAMPLES = 12
 KEY = "a-key-of-more-than-sixteen"
 
 
-@pytest.mark.parametrize("given", [None, KEY])
+@pytest.mark.parametrize(
+    ("given", "examples"),
+    [
+        (None, 1),
+        pytest.param(None, 12, marks=pytest.mark.slow),
+        pytest.param(KEY, 12, marks=pytest.mark.slow),
+    ],
+)
 def test_no_request_meets_a_defect_or_an_undocumented_status(
-    serving: Any, tmp_path: Path, given: str | None
+    serving: Any, tmp_path: Path, given: str | None, examples: int
 ) -> None:
     """Without keys, and where a key is wanted and sent."""
     (tmp_path / "keys").write_text(KEY)
@@ -39,12 +45,12 @@ def test_no_request_meets_a_defect_or_an_undocumented_status(
     for operation in operations:
         for mode in GenerationMode:
             with suppress(Unsatisfiable):  # what takes no parameter cannot be asked wrongly
-                _check(operation.as_strategy(generation_mode=mode), headers)
+                _check(operation.as_strategy(generation_mode=mode), headers, examples)
 
 
-def _check(cases: Any, headers: dict[str, str]) -> None:
+def _check(cases: Any, headers: dict[str, str], examples: int) -> None:
     @hypothesis.settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,

@@ -1,4 +1,4 @@
-"""Five hundred streams at once: none is lost. How fast that is, benchmarks/serving.py tells."""
+"""Many streams at once: none is lost. How fast that is, benchmarks/serving.py tells."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ import gc
 import json
 from typing import Any
 
+import pytest
+
 from function_engine import FunctionEngine
 from server import facts_document
 
-CHATS, PARAGRAPHS = 500, 36
+PARAGRAPHS = 36
 
 
-def test_five_hundred_streams_at_once(serving: Any, facts: Any) -> None:
+@pytest.mark.parametrize("chats", [50, pytest.param(500, marks=pytest.mark.slow)])
+def test_many_streams_at_once(chats: int, serving: Any, facts: Any) -> None:
     async def pause(_: str) -> None:
         await asyncio.sleep(0.05)
 
-    served = serving(FunctionEngine(pause, facts(), calls=CHATS))
-    answers = asyncio.run(_ask_all(int(served.address.rpartition(":")[2])))
+    served = serving(FunctionEngine(pause, facts(), calls=chats))
+    answers = asyncio.run(_ask_all(int(served.address.rpartition(":")[2]), chats))
     for number, (answer, alive) in enumerate(answers):
         assert all(f"FACT-{it}:" in answer for it in range(PARAGRAPHS) if it % 3), number
         assert alive == b"HTTP/1.1 200 OK"
     assert not list((served.store.folder / "reads").iterdir())
 
 
-async def _ask_all(port: int) -> list[tuple[str, bytes]]:
-    return await asyncio.gather(*(_ask(port, number) for number in range(CHATS)))
+async def _ask_all(port: int, chats: int) -> list[tuple[str, bytes]]:
+    return await asyncio.gather(*(_ask(port, number) for number in range(chats)))
 
 
 async def _ask(port: int, number: int) -> tuple[str, bytes]:
