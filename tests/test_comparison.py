@@ -13,6 +13,8 @@ from memagent.engines.scripted import ScriptedEngine
 from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
 
+pytestmark = pytest.mark.slow
+
 FINDER = load_benchmark("finder")
 
 

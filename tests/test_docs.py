@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,7 +11,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,7 @@ def workplace(serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [*snippets("python")])
 def test_python_snippets_run(code: str, workplace: Path) -> None:
     run_python(code)
@@ -81,7 +85,14 @@ def run_python(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", [it for it in PAGES if [*commands(it)]], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=() if page.name == "README.md" else pytest.mark.slow)
+        for page in PAGES
+        if [*commands(page)]
+    ],
+)
 def test_a_page_runs_in_its_order(page: Path, workplace: Path) -> None:
     for line in commands(page):
         done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
@@ -118,17 +129,23 @@ def said_commands() -> Iterator[object]:
                     yield pytest.param(part.split(), id=f"{page.name}: {part[:60]}")
 
 
+@cache
+def known_flags(*command: str) -> set[str]:
+    """The flags that the help of a command tells."""
+    with redirect_stdout(io.StringIO()) as out:
+        main([*command, "--help"])
+    if "--help-all" in out.getvalue():
+        with redirect_stdout(out):
+            main([*command, "--help-all"])
+    return {*re.findall(r"--[a-z0-9-]+", out.getvalue())}
+
+
 @pytest.mark.parametrize("words", [*said_commands()])
-def test_commands_and_their_flags_exist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_and_their_flags_exist(words: list[str]) -> None:
     if words[0] == "train" and words[1] not in _VERBS:
         words = ["train", "run", *words[1:]]
     command = words[: 2 if words[0] in ("data", "models", "train", "notes") else 1]
-    main([*command, "--help"])
-    known = re.findall(r"--[a-z0-9-]+", capsys.readouterr().out)
-    if "--help-all" in known:
-        main([*command, "--help-all"])
-        known = re.findall(r"--[a-z0-9-]+", capsys.readouterr().out)
-    assert {word for word in words if word.startswith("--")} - {*known} == set()
+    assert {word for word in words if word.startswith("--")} <= known_flags(*command)
 
 
 def test_every_command_is_on_the_page_of_commands(capsys: pytest.CaptureFixture[str]) -> None:

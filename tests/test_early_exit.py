@@ -10,6 +10,8 @@ from memagent import Message, Read, ReadSettings, text_document
 from memagent.engines.scripted import ScriptedEngine
 from memagent.types import Example
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=40, memory_tokens=60, answer_tokens=40)
 
 

@@ -14,6 +14,8 @@ from benchmark_modules import BENCHMARKS, load_benchmark
 from memagent import ReadSettings, SettingsError, Usage
 from memagent.evaluation.statistics import growth
 
+pytestmark = pytest.mark.slow
+
 Flops = Callable[..., int]
 
 SMALL: dict[str, Any] = {

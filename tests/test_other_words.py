@@ -8,8 +8,12 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from benchmark_modules import BENCHMARKS, load_benchmark
 from memagent.tasks import load_examples
+
+pytestmark = pytest.mark.slow
 
 other_words = load_benchmark("other_words")
 QUESTIONS = other_words.load_questions()

@@ -83,6 +83,7 @@ def test_one_that_fails_is_left_out_with_a_warning(installed: Path) -> None:
     assert done.returncode != 1, "no defect"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "why"),
     [
@@ -99,12 +100,14 @@ def test_one_that_is_none_or_ends_the_program_is_left_out_with_a_warning(
     assert done.returncode == 0 and "evidence" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_version_loads_none(installed: Path) -> None:
     (installed / "skim.py").write_text("raise SystemExit(9)", "utf-8")
     done = memagent(installed, "--version")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("memagent ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cite", "model", "passages"])
 def test_one_whose_setting_is_named_as_ours_is_left_out_with_a_warning(name: str, installed: Path) -> None:
     code = (installed / "skim.py").read_text("utf-8")
@@ -115,6 +118,7 @@ def test_one_whose_setting_is_named_as_ours_is_left_out_with_a_warning(name: str
     assert "which chunks skim reads" not in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_format_named_as_ours_is_left_out_with_a_warning(installed: Path) -> None:
     points = next(installed.glob("*.dist-info")) / "entry_points.txt"
     points.write_text(points.read_text("utf-8").replace("shout =", "txt ="), "utf-8")

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmark_modules import BENCHMARKS
 from memagent.tasks import load_examples
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_story_has_the_answer_to_every_question_on_it(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from memagent.cli import main
 from server import Fault, Server, facts_document, lasting_fault, refusal
-from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("gated")
 
@@ -260,23 +258,6 @@ def test_left_out_files_and_bad_bytes_are_named(
     ]
     assert "1 characters could not be decoded" in err
     assert json.loads(out)["sources"] == [str(folder / "text.txt")]
-
-
-def test_an_interrupt_ends_with_130_and_can_be_resumed(serve: Callable[..., Server], story: Path) -> None:
-    server = serve(latency_seconds=1.5)
-    command = [sys.executable, "-m", "memagent", "ask", "Which facts?", str(story), "--chunk-tokens", "60",
-               "--base-url", server.base_url]  # fmt: skip
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
-    )
-    wait_for(lambda: len(server.paid) >= 2, process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == "" and "--resume" in err and "Traceback" not in err
-    server.latency_seconds = 0.0
-    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, env=os.environ, check=False)
-    assert done.returncode == 0 and done.stdout.startswith("FACT-")
 
 
 def test_standard_input_is_a_document(serve: Callable[..., Server]) -> None:

@@ -140,6 +140,7 @@ def test_two_runs_at_once_do_no_harm(serve: Serve, folder: Path, capsys: pytest.
     assert main(ask(serve(), "--out", "table.csv")) == 0
 
 
+@pytest.mark.slow
 def test_few_open_files_are_enough(serve: Serve, folder: Path) -> None:
     server = serve(latency_seconds=0.02)
     for number in range(100):

@@ -271,6 +271,7 @@ def _is_claimed() -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_an_addition_that_is_killed_and_two_at_once(
     notes: Notes, serve: Callable[..., Server], tmp_path: Path
 ) -> None:

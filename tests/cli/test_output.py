@@ -50,6 +50,7 @@ def test_controls_are_written_out() -> None:
     assert harmless("a\x1b[2Jb\tc\nd\r\x9b\u202e") == r"a\x1b[2Jb" + "\tc\nd" + r"\r\x9b\u202e"
 
 
+@pytest.mark.slow
 def test_a_terminal_never_gets_the_controls_of_a_model(serve: Serve, story: Path, tmp_path: Path) -> None:
     server, trace = serve(lambda messages: EVIL), str(tmp_path / "trace.jsonl")
     code, shown = on_terminal(*command(server, story, "--trace", trace))
@@ -80,7 +81,7 @@ def test_errors_that_quote_a_server_are_harmless(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("words", [["doctor"], ["data", "list"]])
+@pytest.mark.parametrize("words", [["data", "list"], pytest.param(["doctor"], marks=pytest.mark.slow)])
 def test_a_full_disk_under_stdout_is_not_a_defect(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = run(*words, stdout=full)
@@ -107,7 +108,12 @@ def test_a_closed_stdout_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("number", "ignored"),
-    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, False)],
+    [
+        (signal.SIGINT, False),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, False, marks=pytest.mark.slow),
+    ],
 )
 def test_signals_end_a_read_that_can_be_resumed(
     number: signal.Signals, ignored: bool, serve: Serve, story: Path, tmp_path: Path

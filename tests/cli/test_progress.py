@@ -90,6 +90,7 @@ def test_a_memory_cannot_write_on_the_terminal() -> None:
     assert r"\x1b[2J" in screen(["What was lost?"], 80, memory="gone \x1b[2J")
 
 
+@pytest.mark.slow
 def test_a_loading_model_is_said_at_once(tmp_path: Path, serve: Callable[..., Server]) -> None:
     story = tmp_path / "story.txt"
     story.write_text("A story. " * 20)
@@ -102,6 +103,7 @@ def test_a_loading_model_is_said_at_once(tmp_path: Path, serve: Callable[..., Se
     assert code == 143 and "interrupted" in shown
 
 
+@pytest.mark.slow
 def test_after_a_resume_the_time_left_counts_what_is_read_now(
     serve: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -202,13 +202,16 @@ def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", forbid, *arguments], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("way", [["sft", PRESET], ["export", "runs/tiny", "--out", "x"]])
+@pytest.mark.parametrize(
+    "way", [["sft", PRESET], pytest.param(["export", "runs/tiny", "--out", "x"], marks=pytest.mark.slow)]
+)
 def test_without_torch_it_says_how_to_get_it(way: list[str]) -> None:
     done = without_torch("train", *way)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and "pip install -e '.[train]'" in done.stderr
 
 
+@pytest.mark.slow
 def test_collecting_needs_no_torch(endpoint: Server) -> None:
     done = without_torch(*collect(endpoint, "--count", "9"))
     assert done.returncode == 0 and "attempts kept" in done.stderr, done.stderr

@@ -629,6 +629,7 @@ def measure(path: Path) -> tuple[int, int, float]:
     return chunks, total, peak
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
     path = tmp_path / "large.txt"
     block = (STORY.replace("\n\n", "\n") * 20).encode()[: 2**20].decode("utf-8", "ignore").encode()

@@ -136,6 +136,7 @@ def refused(path: Path, place: Path, limits: ConversionLimits) -> str:
     return str(error.value).partition("cannot be converted: ")[2]
 
 
+@pytest.mark.slow
 @office
 def test_a_bomb_ends_at_the_limit_of_memory(tmp_path: Path) -> None:
     with zipfile.ZipFile(BytesIO(docx("text"))) as archive:
@@ -205,6 +206,7 @@ print(len(started), len(texts), len(set(texts)), "Page 299." in texts[0])
 """
 
 
+@pytest.mark.slow
 def test_ten_readers_convert_once(tmp_path: Path) -> None:
     """Readers at the same time wait for one conversion; the next process finds it."""
     path = tmp_path / "a.pdf"
@@ -355,6 +357,7 @@ def test_a_text_in_the_cache_that_is_damaged_while_it_is_read(tmp_path: Path) ->
     assert text + "".join(block.text for block in blocks) == whole
 
 
+@pytest.mark.slow
 @office
 def test_a_conversion_ends_with_the_process_that_began_it(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
@@ -397,6 +400,7 @@ def test_the_text_of_what_a_file_was_meanwhile_is_not_kept_for_it(tmp_path: Path
     assert "Before, and more of it." in read(path)
 
 
+@pytest.mark.slow
 def test_narrower_limits_of_the_user_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(pdf("The key."))
     narrow = {resource.RLIMIT_FSIZE: 8 * 2**20, resource.RLIMIT_CPU: 500}

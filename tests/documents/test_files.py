@@ -315,12 +315,20 @@ print(*set(lengths))
 """
 
 
+@pytest.mark.slow
 def test_a_thousand_reads_with_256_descriptors(large: Path) -> None:
     done = subprocess.run([sys.executable, "-c", MANY, large], capture_output=True, check=True)
     assert done.stdout.split() == [str(large.stat().st_size).encode()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 def test_no_copy_of_standard_input_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
     code = (
         "from memagent import open_document\ndocument = open_document('-')\n"
@@ -393,6 +401,7 @@ def linked(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_and_does_not_prevent_the_start() -> None:
     """Neither the folder for passing files nor any other can be written."""
     code = (

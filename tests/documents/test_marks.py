@@ -34,6 +34,7 @@ def test_an_example_has_the_same_mark_everywhere() -> None:
     assert not user_data_path().joinpath("secret").exists()
 
 
+@pytest.mark.slow
 def test_the_secret_is_made_once_and_private() -> None:
     """By whichever of several processes comes first, also after a crash that left it empty."""
     path = user_data_path() / "secret"

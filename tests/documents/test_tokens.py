@@ -104,6 +104,7 @@ def test_a_pipe_is_no_tokenizer_and_is_not_waited_for(tmp_path: Path) -> None:
             load_tokenizer(path)
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['tokenizers'] = None\n"

@@ -143,6 +143,7 @@ def unfinished(served: Any, key: str, count: int, length: int) -> Iterator[list[
         yield sockets
 
 
+@pytest.mark.slow
 def test_unfinished_bodies_are_bounded_per_key_and_in_all(serving: Any, keys: Keys) -> None:
     served, length = serving(keys=keys, limits=Limits(body_bytes=MIB // 4)), MIB // 4
     with served.client() as client, unfinished(served, ONE, 16, length):
@@ -323,6 +324,7 @@ def test_bodies_are_parsed_beside_the_event_loop(serving: Any) -> None:
     assert all(isinstance(it, ParsingRoute) for it in taking)
 
 
+@pytest.mark.slow
 def test_a_thousand_files_of_one_name_are_read_and_no_more(serving: Any) -> None:
     with serving().client() as client:
         file = client.post("/v1/files", files={"file": ("a.txt", b"FACT-1: one. ")}).json()["id"]
@@ -338,6 +340,7 @@ def test_a_thousand_files_of_one_name_are_read_and_no_more(serving: Any) -> None
 # Connections
 
 
+@pytest.mark.slow
 def test_idle_connections_and_many_reads_do_not_use_up_the_files(serve: Any, tmp_path: Path) -> None:
     """Under `ulimit -n 256`: idle connections give way, reads take turns, and the log stays short."""
     engine = serve()
@@ -392,6 +395,7 @@ def ask(address: str, number: int) -> tuple[int, str]:
 # The engine
 
 
+@pytest.mark.slow
 def test_the_keys_take_turns_at_the_engine(serving: Any, facts: Any, keys: Keys) -> None:
     go = threading.Event()
     engine = held(facts(), go, calls=1)

@@ -30,6 +30,7 @@ def states(client: Any, reads: list[str]) -> set[str]:
     return {client.get(f"/v1/reads/{read}").json()["state"] for read in reads}
 
 
+@pytest.mark.slow
 @office
 def test_no_read_waits_for_the_conversions_of_others(serving: Any, facts: Any) -> None:
     workbook = sheet(ROW % 1 * 1_000_000)

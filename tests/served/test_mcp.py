@@ -549,6 +549,7 @@ def test_what_it_cannot_start_with(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_over_http_with_a_key(home: Path, serve: Callable[..., Server], tmp_path: Path) -> None:
     key = "a-key-of-more-than-sixteen"
     (tmp_path / "keys").write_text(key)
@@ -584,6 +585,7 @@ def test_over_http_with_a_key(home: Path, serve: Callable[..., Server], tmp_path
     assert process.returncode in (0, 143)
 
 
+@pytest.mark.slow
 def test_a_session_that_is_left_ends_by_time_and_there_are_only_so_many(
     home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:

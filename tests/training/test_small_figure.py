@@ -15,6 +15,8 @@ pytest.importorskip("wonderwords")
 
 from memagent.training.data import load_function
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "presets" / "small" / "figure.py"
 LENGTHS = ("2048", "4096")
 SCORES = {"careful": 0.5, "careful-reinforced": 1.0, "passages": 0.25}

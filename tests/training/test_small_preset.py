@@ -23,6 +23,8 @@ from memagent.training.oracle import MakeExpert, Oracle
 from memagent.training.settings import load_training
 from memagent.types import Example, Model, Trajectory
 
+pytestmark = pytest.mark.slow
+
 PRESETS = Path(__file__).parents[2] / "presets"
 SMALL = PRESETS / "small"
 TASKS = 3
