@@ -23,9 +23,12 @@ from memagent import (
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import ContextOverflowError, EngineError
+from memagent.reading.workflows import workflows
 from server import Reply, complete, count_tokens, read_facts
 
 PROBLEM = "What are all the facts?"
+READING = tuple(name for name, workflow in workflows().items() if not workflow.counts)
+"""The workflows that answer any question: those that count take replies of another kind."""
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=120, memory_tokens=300, answer_tokens=300)
 
 

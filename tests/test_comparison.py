@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchmark_modules import BENCHMARKS, load_benchmark
+from facts import READING
 from memagent import Read, open_document
 from memagent.engines.scripted import ScriptedEngine
-from memagent.reading.workflows import workflows
 from memagent.settings import ReadSettings
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ async def read_through(reading: Read) -> None:
         pass
 
 
-@pytest.mark.parametrize("workflow", [name for name, workflow in workflows().items() if not workflow.counts])
+@pytest.mark.parametrize("workflow", READING)
 def test_every_workflow_finds_all_values_and_no_others(workflow: str, tmp_path: Path) -> None:
     values = [str(10_000 + number) for number in range(6)]
     paragraphs = []

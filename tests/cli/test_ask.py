@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from memagent.cli import main
 from server import Fault, Server, facts_document, lasting_fault, refusal
@@ -201,40 +200,6 @@ def test_resume_continues_the_journal_of_the_same_settings(
     assert len(server.paid) - paid == json.loads(capsys.readouterr().out)["calls"] - 2
 
 
-def test_resume_pays_nothing_again_for_files_that_were_renamed(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server, other = serve(), story.with_name("other.txt")
-    other.write_text("FACT-99: last")
-    options = ["--base-url", server.base_url, "--chunk-tokens", "100"]
-    assert main(["ask", "Which facts?", str(story), str(other), *options, "--max-calls", "2"]) == 3
-    renamed = story.rename(story.with_name("renamed.txt"))
-    capsys.readouterr()
-    assert main(["ask", "Which facts?", str(renamed), str(other), *options, "--resume", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["calls"] == len(server.paid) and told["unused"] == 0
-    assert told["sources"] == [str(renamed), str(other)]
-
-
-def test_a_tokenizer_file_that_has_changed_is_not_resumed_with(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Another tokenizer would cut other chunks, for which nothing is on record."""
-    file, trace = story.with_name("tokenizer.json"), story.with_name("read.jsonl")
-    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.save(str(file))
-    command = ["ask", "Which facts?", str(story), "--base-url", serve().base_url, "--chunk-tokens", "50"]
-    command += ["--tokenizer", str(file), "--trace", str(trace)]
-    assert main([*command, "--max-calls", "2"]) == 3
-    words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    words.save(str(file))
-    capsys.readouterr()
-    assert main([*command, "--resume"]) == 2
-    said = r'cannot be resumed: tokenizer was "tokenizer.json@\w{12}", now it is "tokenizer.json@\w{12}"'
-    assert re.search(said, capsys.readouterr().err)
-
-
 def test_resume_without_a_journal_says_so(
     serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -381,19 +346,6 @@ def test_a_cache_that_cannot_be_written_leads_to_another_place_for_the_journal(
 def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["aks", "what?", "story.txt"]) == 2
     assert "No such command 'aks'. Did you mean 'ask'?" in capsys.readouterr().err
-
-
-def test_a_journal_is_never_overwritten_and_resume_names_a_change(
-    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["ask", "Which?", str(story), "--base-url", serve().base_url]
-    trace = ["--trace", str(tmp_path / "trace.jsonl")]
-    assert main([*arguments, *trace]) == 0
-    assert main([*arguments, *trace]) == 2
-    assert "add --resume to continue it, or name another --trace" in capsys.readouterr().err
-    story.write_text(story.read_text("utf-8") + "More.", "utf-8")
-    assert main([*arguments, *trace, "--resume"]) == 2
-    assert "the document has changed" in capsys.readouterr().err
 
 
 def test_cut_replies_are_counted(

@@ -125,28 +125,6 @@ def test_sources_go_to_stdout_only_if_they_are_asked_for(
     assert place in capsys.readouterr().out
 
 
-def test_no_passage_is_of_two_files(serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Small files share a chunk, and nothing but the end of a line may stand between them."""
-    texts = {"a.txt": "The hat of Tom is black.\n", "b.txt": "The hat of Ann is white.\n"}
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text, "utf-8")
-    server = serve(notes("Black.", "The hat of Tom is black, the hat of Ann is white."))
-    words = [
-        "ask",
-        "Which hat does Tom have?",
-        str(tmp_path),
-        *NOTES,
-        "--base-url",
-        server.base_url,
-        "--json",
-    ]
-    assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["memory"].splitlines() == [
-        f'file "{tmp_path / "a.txt"}"', 'E1 "The hat of Tom is black." (0-24)',
-        f'file "{tmp_path / "b.txt"}"', 'E2 "The hat of Ann is white." (0-24)',
-    ]  # fmt: skip
-
-
 def test_a_row_of_many_files_says_that_no_answer_was_found(
     serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

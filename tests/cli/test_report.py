@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,14 +37,6 @@ def test_it_prints_the_files_that_it_wrote(rows: str, capsys: pytest.CaptureFixt
 def test_without_out_it_writes_beside_the_rows(rows: str) -> None:
     assert main(["report", rows]) == 0
     assert Path("rows/report.md").exists()
-
-
-def test_without_matplotlib_it_says_how_to_get_pictures(
-    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["report", rows]) == 0
-    assert "pip install -e '.[report]'" in capsys.readouterr().err
 
 
 def test_a_folder_may_come_after_a_flag(rows: str) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,6 @@ from server import (
     UNFINISHED_THOUGHT,
     UNUSABLE_REPLIES,
     WORDINGS,
-    Fault,
     Server,
     facts_document,
     lasting_fault,
@@ -195,16 +193,6 @@ def test_a_missing_server_is_reported_at_once(serve: Serve, document: Path, tmp_
     assert "Traceback" not in said
 
 
-def test_a_server_that_goes_away_is_reported_while_it_is_awaited(
-    serve: Serve, document: Path, tmp_path: Path
-) -> None:
-    server = serve(faults=lasting_fault(Fault(cut="before"), spared=3))
-    failed = ask(server, document, tmp_path / "read.jsonl", retries=2)
-    assert (failed.returncode, failed.stdout) == (3, "")
-    assert "--resume" in failed.stderr
-    assert "trying again" in failed.stderr and "try 2 of 3" in failed.stderr
-
-
 def test_no_secret_of_an_address_is_shown_or_kept(serve: Serve, document: Path, tmp_path: Path) -> None:
     server = serve(faults=lasting_fault(refusal(500, "out of order"), spared=3))
     trace = tmp_path / "read.jsonl"
@@ -214,36 +202,3 @@ def test_no_secret_of_an_address_is_shown_or_kept(serve: Serve, document: Path, 
     assert "out of order" in failed.stderr
     kept = failed.stdout + failed.stderr + trace.read_text("utf-8")
     assert "PASS" not in kept and "SECRET" not in kept
-
-
-@pytest.mark.parametrize(
-    ("address", "environment", "said"),
-    [
-        ("http://[::1", {}, "write it as http://localhost:8000/v1"),
-        ("http://localhost:99999/v1", {}, "there is no port 99999"),
-        ("http://192.0.2.1/v1", {"ALL_PROXY": "socks5://localhost:1"}, "pip install 'httpx2[socks]'"),
-        ("https://localhost:8000/v1", {"SSL_CERT_FILE": "/missing"}, "check SSL_CERT_FILE"),
-    ],
-)
-def test_what_is_wrong_around_memagent_is_no_defect_in_it(
-    address: str, environment: dict[str, str], said: str,
-    serve: Serve, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    failed = ask(serve(), document, tmp_path / "read.jsonl", "--base-url", address)
-    assert (failed.returncode, failed.stdout) == (2, "")
-    assert said in failed.stderr.replace("\n", " ")
-    assert "Traceback" not in failed.stderr
-
-
-def test_the_server_runs_alone_too() -> None:
-    script = Path(__file__).parents[1] / "server.py"
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            with urllib.request.urlopen(f"{address}/models", timeout=30) as reply:
-                assert json.load(reply)["data"] == [{"id": "test-model"}]
-        finally:
-            process.kill()

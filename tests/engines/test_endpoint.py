@@ -407,18 +407,6 @@ def test_what_an_address_shows(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
 
 
-def test_the_key_of_openai_goes_to_no_other_endpoint() -> None:
-    def key(flags: dict[str, str], **environment: str) -> str | None:
-        return load_settings(flags, environment=environment).engine.api_key
-
-    other = {"base_url": "http://localhost:8000/v1"}
-    assert key({}, OPENAI_API_KEY="sk") == "sk"
-    assert key({}, OPENAI_API_KEY="sk", OPENAI_BASE_URL="http://proxy/v1") == "sk"
-    assert key(other, OPENAI_API_KEY="sk") is None
-    assert key(other, OPENAI_API_KEY="sk", OPENAI_BASE_URL="http://proxy/v1") is None
-    assert key(other, OPENAI_API_KEY="sk", MEMAGENT_API_KEY="own") == "own"
-
-
 @pytest.mark.parametrize("model", ["./models/typo", "~/typo", "models/typo.gguf", "../typo", "/typo"])
 def test_a_mistyped_path_is_sent_nowhere(model: str) -> None:
     settings = EngineSettings(model=model, api_key="sk")

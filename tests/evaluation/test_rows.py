@@ -155,15 +155,6 @@ def test_what_rows_do_not_depend_on_may_change(tmp_path: Path) -> None:
         assert len(rows) == len(ROWS)
 
 
-def test_only_one_process_writes(tmp_path: Path) -> None:
-    with (
-        open_rows(tmp_path, header(), resume=False),
-        pytest.raises(SettingsError, match="in use by another process"),
-    ):
-        go_on(tmp_path, header(), resume=True)
-    go_on(tmp_path, header(), resume=True)
-
-
 def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="cannot be written"):

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from evaluation.measured import find_code, story, without_times, write_examples
+from facts import READING
 from memagent import EngineError, MemAgentError, Message, ScriptedEngine, SettingsError
 from memagent.evaluation.plan import Plan
 from memagent.evaluation.rows import Cell, EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, Needed, depth, evaluate
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
-from memagent.reading.workflows import workflows
 from memagent.settings import EngineSettings, ReadSettings, Settings, settings_by_name
 from memagent.tasks import TASKS, Corpora, Recipe, Task
 from memagent.tasks.recipe import ABSENT_ANSWERS
@@ -33,7 +33,6 @@ SETTINGS = Settings(
     EngineSettings(retries=0, concurrency=8),
     ReadSettings(chunk_tokens=150, memory_tokens=60, answer_tokens=60, passage_tokens=50),
 )
-ALL_READERS = tuple(name for name, it in workflows().items() if not it.counts)
 
 
 def changed(settings: Settings, **values: Any) -> Settings:
@@ -59,9 +58,9 @@ def examples(tmp_path: Path) -> str:
 
 def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code)
-    plan = Plan(workflows=ALL_READERS, examples=examples, samples=2)
+    plan = Plan(workflows=READING, examples=examples, samples=2)
     rows = run(tmp_path / "out", server, plan, changed(SETTINGS, memory_tokens=200))
-    assert len(rows) == len({row.key for row in rows}) == 6 * len(ALL_READERS) * 2
+    assert len(rows) == len({row.key for row in rows}) == 6 * len(READING) * 2
     assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
     assert sum(row.spent.calls for row in rows) == len(server.paid)
     in_order = ("overwrite", "gated", "evidence", "full")
@@ -132,7 +131,7 @@ def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, exampl
 def test_a_document_too_long_fails_for_full_and_not_for_the_others(serve: Serve, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "long.jsonl", 2, words=1200)
     server = serve(find_code, window=5000, wording="vllm")
-    plan = Plan(workflows=ALL_READERS, examples=str(path))
+    plan = Plan(workflows=READING, examples=str(path))
     rows = run(tmp_path / "out", server, plan, changed(SETTINGS, window_tokens=1500))
     causes = {(row.workflow, row.cause) for row in rows}
     assert ("full", "ContextOverflowError") in causes

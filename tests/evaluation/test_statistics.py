@@ -60,12 +60,6 @@ def test_samples_of_an_example_are_one_question() -> None:
     assert narrow.low > wide.low == 0.0, "eight samples of one example say little"
 
 
-def test_128_questions_mean_7_points() -> None:
-    summary = summarise([result(index=index, score=float(index % 5 > 0)) for index in range(128)])
-    assert summary.score == pytest.approx(0.797, abs=1e-3)
-    assert (summary.high - summary.low) / 2 == pytest.approx(0.07, abs=0.005)
-
-
 def test_differences_are_taken_example_by_example() -> None:
     easy = [result(series, index=0, score=1.0) for series in ("gated", "full")]
     hard = [result("gated", index=1, score=0.25), result("full", index=1, sample=0, score=1.0)]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,12 @@ from facts import section
 from files import pdf
 from function_engine import FunctionEngine
 from memagent import ReadSettings, SettingsError, open_document
-from memagent.cli import main
 from memagent.documents.conversion import cache_folder
 from memagent.engines.scripted import ScriptedEngine, count_words
 from memagent.errors import CallLimitError
 from memagent.notebooks import Notebook, Notebooks, note_document
 from memagent.reading.sources import Statement
 from memagent.reading.workflows import DEFAULT
-from server import Server, read_facts
 
 SETTINGS = ReadSettings(
     workflow="gated", chunk_tokens=40, memory_tokens=500, answer_tokens=500, problem_tokens=20
@@ -174,22 +170,3 @@ def test_a_notebook_of_passages_is_asked_as_a_read_of_them_is(tmp_path: Path) ->
     assert asyncio.run(notebook.ask("Which key?", engine, settings)).remembered.answer == "Red."
     (prompt,) = prompts
     assert "- The first key is red." in prompt and "E1" not in prompt
-
-
-def test_sources_on_the_command_line(
-    serve: Callable[..., Server], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    server = serve(lambda messages: read_facts(messages).replace("; ", "\n"))
-    options = ["--notebooks", str(tmp_path), "--base-url", server.base_url, "--quiet"]
-    path = tmp_path / "a.txt"
-    path.write_text("FACT-1: red\n")
-    assert main(["notes", "new", "x", "--about", "all facts", *options[:2]]) == 0
-    assert main(["notes", "add", "x", str(path), "--workflow", "gated", *options]) == 0
-    capsys.readouterr()
-    assert main(["notes", "ask", "x", "Which facts?", "--cite", *options]) == 0
-    out = capsys.readouterr().out
-    assert f"- FACT-1: red\n  {path}, characters 0 to 11: 'FACT-1: red'\n" in out
-    assert "  the memory names no source for it" in out  # the seal is nobody's
-    assert main(["notes", "ask", "x", "Which facts?", "--cite", "--json", *options]) == 0
-    told = json.loads(capsys.readouterr().out)["statements"]
-    assert told[0]["source"]["excerpt"] == "FACT-1: red"

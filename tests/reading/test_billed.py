@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memagent import ContextOverflowError, EngineError, EngineSettings, Read, ReadSettings, text_document
-from memagent.engines import open_engine
+from memagent import ContextOverflowError, EngineError, Read, ReadSettings, text_document
+from memagent.engines.openai import Connection, connect
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Overflow
 from memagent.types import Spent
@@ -58,8 +59,8 @@ class Biller:
 
 async def read(server: Server, trace: Path | None = None, *, resume: bool = False, **settings: Any) -> Read:
     """Read until the end, or until it fails."""
-    connection = EngineSettings(base_url=server.base_url, **settings)
-    async with open_engine(connection) as engine:
+    connection = Connection(base_url=server.base_url, first_delay_seconds=0.0, **settings)
+    async with aclosing(await connect(None, connection)) as engine:
         reading = Read("Which facts?", DOCUMENT, engine, READ, trace=trace, resume=resume)
         try:
             async for _ in reading:
@@ -71,12 +72,6 @@ async def read(server: Server, trace: Path | None = None, *, resume: bool = Fals
 
 def told(spent: Spent) -> tuple[int, int, float | None]:
     return spent.prompt_tokens, spent.completion_tokens, spent.cost
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits between two tries."""
-    monkeypatch.setattr("memagent.engines.openai._FIRST_DELAY_SECONDS", 0.0)
 
 
 def test_replies_that_were_asked_for_again_are_counted(serve: Callable[..., Server], tmp_path: Path) -> None:

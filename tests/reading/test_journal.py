@@ -246,38 +246,27 @@ def test_a_changed_setting_is_named(changed: dict[str, Any], difference: str, tm
     assert trace.read_bytes() == journal
 
 
-def test_another_problem_is_named(tmp_path: Path) -> None:
-    trace = tmp_path / "read.jsonl"
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"problem": "Who did it?"}, r'problem was "What are all the facts\?", now it is "Who did it\?"'),
+        ({"document": DOCUMENT + "!"}, "cannot be resumed: the document has changed"),
+        ({"model": Model("other", estimate_tokens)}, 'model was "FactsEngine", now it is "other"'),
+        (
+            {"model": Model("FactsEngine", len, "characters")},
+            'tokenizer was "estimate", now it is "characters"',
+        ),
+        ({"settings": SETTINGS.replace(workflow="overwrite")}, 'workflow was "gated", now it is "overwrite"'),
+    ],
+    ids=["problem", "document", "model", "tokenizer", "workflow"],
+)
+def test_what_else_has_changed_is_named(options: dict[str, Any], difference: str, tmp_path: Path) -> None:
+    trace, engine = tmp_path / "read.jsonl", Dense()
     unfinished(trace)
-    with pytest.raises(
-        JournalError, match=r'problem was "What are all the facts\?", now it is "Who did it\?"'
-    ):
-        run(Dense(), DOCUMENT, trace=trace, resume=True, problem="Who did it?")
-
-
-def test_another_document_is_named(tmp_path: Path) -> None:
-    trace = tmp_path / "read.jsonl"
-    unfinished(trace)
-    with pytest.raises(JournalError, match="cannot be resumed: the document has changed"):
-        run(Dense(), DOCUMENT + "!", trace=trace, resume=True)
-
-
-def test_another_model_is_named(tmp_path: Path) -> None:
-    trace = tmp_path / "read.jsonl"
-    unfinished(trace)
-    engine = Dense()
-    engine.model = Model("other", estimate_tokens)
-    with pytest.raises(JournalError, match='model was "FactsEngine", now it is "other"'):
-        run(engine, DOCUMENT, trace=trace, resume=True)
-
-
-def test_another_tokenizer_is_named(tmp_path: Path) -> None:
-    trace = tmp_path / "read.jsonl"
-    unfinished(trace)
-    engine = Dense()
-    engine.model = Model("FactsEngine", len, "characters")
-    with pytest.raises(JournalError, match=r'tokenizer was "estimate", now it is "characters"'):
-        run(engine, DOCUMENT, trace=trace, resume=True)
+    given = {"document": DOCUMENT} | options
+    engine.model = given.pop("model", engine.model)
+    with pytest.raises(JournalError, match=difference):
+        run(engine, **given, trace=trace, resume=True)
 
 
 TEMPLATES = 'update = "<chunk>\\n{chunk}\\n</chunk> {problem} {memory}"\nanswer = "{problem} {memory}"\n'
@@ -289,13 +278,6 @@ def test_other_templates_are_named(tmp_path: Path) -> None:
     unfinished(trace)
     with pytest.raises(JournalError, match="the templates have changed"):
         run(Dense(), DOCUMENT, SETTINGS.replace(templates=str(templates)), trace, resume=True)
-
-
-def test_another_workflow_is_named(tmp_path: Path) -> None:
-    trace = tmp_path / "read.jsonl"
-    unfinished(trace)
-    with pytest.raises(JournalError, match='workflow was "gated", now it is "overwrite"'):
-        run(Dense(), DOCUMENT, SETTINGS.replace(workflow="overwrite"), trace, resume=True)
 
 
 def test_a_read_of_a_moved_document_resumes(tmp_path: Path) -> None:

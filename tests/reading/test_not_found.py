@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from facts import run, section
+from facts import READING, run, section
 from memagent import Conversation, Message, ReadSettings, Result, ScriptedEngine, text_document
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer
@@ -21,7 +21,7 @@ SETTINGS = ReadSettings(chunk_tokens=12, memory_tokens=60, answer_tokens=40, ear
 SILENT = {"overwrite": "(empty)", "notes": "It does not say."}
 """What each workflow's model replies if nothing is to be kept; UNCHANGED for all others."""
 
-KEEPING = [name for name, it in workflows().items() if it.keeps_memory and name != "auto"]
+KEEPING = [name for name in READING if workflows()[name].keeps_memory and name != "auto"]
 
 
 def read(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from facts import READING
 from function_engine import FunctionEngine
 from memagent import (
     EngineError,
-    JournalError,
     Read,
     ReadSettings,
     SettingsError,
@@ -21,15 +21,13 @@ from memagent import (
 )
 from memagent.documents.chunking import split
 from memagent.engines.scripted import count_words
-from memagent.reading.journal import read_journal
-from memagent.reading.lines import Header
 from memagent.reading.ranking import Screen
 from memagent.reading.workflows import workflows
 
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=28, memory_tokens=60, answer_tokens=40, screen=True)
 PROBLEM = "Where was the designer of the Velvet Engine born?"
 FACTS = {4: "The Velvet Engine was designed by Ada Moss.", 11: "Ada Moss came from Ghent."}
-ALONE = [name for name, it in workflows().items() if it.screens and not it.counts]
+ALONE = [name for name in READING if workflows()[name].screens]
 
 
 def document(facts: dict[int, str], chunks: int = 16) -> str:
@@ -131,23 +129,6 @@ def test_a_problem_that_names_nothing_of_the_document_passes_over_nothing() -> N
     engine = noting()
     assert read(engine, document({}, 5)).result.passed_over == 0
     assert shown(engine) == chunks_of(document({}, 5))
-
-
-def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
-    whole = noting()
-    expected = read(whole, document(FACTS), tmp_path / "whole.jsonl")
-    for calls in range(len(whole.prompts)):
-        trace, first, second = tmp_path / f"{calls}.jsonl", noting(most=calls), noting()
-        with pytest.raises(EngineError):
-            read(first, document(FACTS), trace)
-        again = read(second, document(FACTS), trace, resume=True)
-        assert first.prompts[:calls] + second.prompts == whole.prompts
-        assert (again.answer, again.memory) == (expected.answer, expected.memory)
-        assert again.result.passed_over == expected.result.passed_over == len(chunks_of(document(FACTS))) - 2
-    header, *_ = read_journal(tmp_path / "whole.jsonl")
-    assert isinstance(header, Header) and header.values["screen"] == 3
-    with pytest.raises(JournalError, match="screen was 3, now it is null"):
-        read(noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
 
 
 def test_a_source_of_a_chunk_that_was_passed_over_is_still_found() -> None:

@@ -239,23 +239,6 @@ def test_a_source_stands_in_its_file_also_after_that_was_moved(folder: Path) -> 
     assert all(it.source is None for it in rows["4.txt"].statements), "a statement without a source says so"
 
 
-def test_the_nearest_passage_of_a_file_is_in_its_row_also_after_that_was_moved(folder: Path) -> None:
-    put(folder / "hat.txt", "It rained. The black hat was lost in Vienna.")
-    table = folder.parent / "table.csv"
-    asked = survey(folder / "hat.txt", settings=replace(READ, read=READ.read.replace(cite=True)), out=table)
-    run(asked, reader(reply=saying("Someone lost the black hat while in Vienna.")))
-    (folder / "hat.txt").rename(folder / "cap.txt")
-    asked = replace(asked, paths=(str(folder / "cap.txt"),))
-    (statement,) = run(asked, reader(reply=lambda prompt: "never asked"))["cap.txt"].statements
-    assert [(it.file, it.excerpt) for it in statement.nearest] == [
-        (str(folder / "cap.txt"), "The black hat was lost in Vienna.")
-    ]
-    with table.open(encoding="utf-8-sig", newline="") as file:
-        (row,) = csv.DictReader(file)
-    near = "characters 11 to 44: 'The black hat was lost in Vienna.'"
-    assert row["sources"] == f"nearest passage, other words: {near}"
-
-
 def test_a_failed_file_is_a_row_and_is_tried_again(folder: Path) -> None:
     def fail(prompt: str) -> None:
         if "lamp7" in prompt:

@@ -164,11 +164,11 @@ def test_unfinished_bodies_are_bounded_per_key_and_in_all(serving: Any, keys: Ke
 
 
 def test_a_keys_abandoned_chats_count_as_its_own_and_evict_no_others(
-    serving: Any, facts: Any, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    serving: Any, facts: Any, keys: Keys
 ) -> None:
-    monkeypatch.setattr("memagent.server.store._MAX_KEPT", 5)
     engine = held(facts(), threading.Event())
     served = serving(engine, keys=keys, limits=Limits(stored_bytes=20_000, keep_alive_seconds=0.05))
+    served.store.max_reads = 5
     with served.client() as client:
 
         def abandon(key: str, number: int) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -165,15 +166,12 @@ def test_a_refusal_by_the_endpoint_comes_back_in_its_words(stream: bool, serve: 
     assert reply.headers["retry-after"] == "7"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("status", [301, 304])
-def test_a_redirect_without_an_address_is_an_error_of_the_endpoint(
-    status: int, stream: bool, serve: Any, serving: Any
-) -> None:
-    server = serve(pages={URL: lambda body: Fault(status)})
+def test_a_redirect_without_an_address_is_an_error_of_the_endpoint(serve: Any, serving: Any) -> None:
+    server = serve(pages={URL: lambda body: Fault(body["seed"])})
     with serving(endpoint(server)).client() as client:
-        reply = client.post(URL, json={**HELLO, "stream": stream})
-    assert reply.status_code == 502
+        for status, stream in product((301, 304), (False, True)):
+            reply = client.post(URL, json={**HELLO, "stream": stream, "seed": status})
+            assert reply.status_code == 502, (status, stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -188,26 +186,25 @@ def test_half_a_surrogate_pair_in_a_refusal_is_shown_as_a_replacement(
     assert "no \ufffd" in reply.text and '"error"' in reply.text
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "text", "said"),
-    [
-        ("text/html", "<html><body>Please log in</body></html>", "does it end in /v1?"),
-        ("text/plain", '{"error": {"message": "quota gone"}}', "quota gone"),
-        ("text/plain", "upstream reset", "upstream reset"),
-        ("application/json", '{"error": {"message": "quota gone"}}', "quota gone"),
-        ("application/json", '["quota gone"]', "quota gone"),
-    ],
-)
-def test_a_reply_that_is_not_a_completion_is_not_forwarded_as_one(
-    kind: str, text: str, said: str, stream: bool, serve: Any, serving: Any
-) -> None:
-    server = serve(pages={URL: lambda body: Fault(200, {"Content-Type": kind}, text)})
-    body = {"model": "memagent", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
-    with serving(endpoint(server)).client() as client:
-        reply = client.post(URL, json=body)
-    assert reply.status_code == 502
-    assert said in reply.json()["error"]["message"]
+NO_COMPLETIONS = [
+    ("text/html", "<html><body>Please log in</body></html>", "does it end in /v1?"),
+    ("text/plain", '{"error": {"message": "quota gone"}}', "quota gone"),
+    ("text/plain", "upstream reset", "upstream reset"),
+    ("application/json", '{"error": {"message": "quota gone"}}', "quota gone"),
+    ("application/json", '["quota gone"]', "quota gone"),
+]
+
+
+def test_a_reply_that_is_not_a_completion_is_not_forwarded_as_one(serve: Any, serving: Any) -> None:
+    def page(body: dict[str, Any]) -> Fault:
+        kind, text, _ = NO_COMPLETIONS[body["seed"]]
+        return Fault(200, {"Content-Type": kind}, text)
+
+    with serving(endpoint(serve(pages={URL: page}))).client() as client:
+        for (number, (_, _, said)), stream in product(enumerate(NO_COMPLETIONS), (False, True)):
+            reply = client.post(URL, json={**HELLO, "stream": stream, "seed": number})
+            assert reply.status_code == 502
+            assert said in reply.json()["error"]["message"]
 
 
 def test_a_key_that_the_endpoint_refuses_is_not_the_clients_fault(serve: Any, serving: Any) -> None:
@@ -471,41 +468,34 @@ def test_files_are_read_by_id_and_by_data(serving: Any) -> None:
             assert client.post(URL, json=body).json()["error"]["code"] == "invalid_file"
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "data:text/plain,FACT-1:apple",
-        "data:,FACT-1%3Aapple",
-        "DATA:text/plain;charset=utf-8,It%20is%20so,%20FACT-1:apple",
-        "data:text/plain;base64,RkFDVC0xOmFwcGxl",
-        "data:text/plain;BASE64,RkFDVC0xOmFwcGx%6C",
-        "RkFDVC0xOmFwcGxl",
-    ],
-)
-def test_a_data_url_is_read_with_and_without_base64(url: str, serving: Any) -> None:
-    file = {"type": "file", "file": {"file_data": url, "filename": "a.txt"}}
-    turns = [{"role": "user", "content": [file, {"type": "text", "text": QUESTION}]}]
+def test_a_data_url_is_read_with_and_without_base64(serving: Any) -> None:
     engine = ScriptedEngine(lambda messages: messages[-1].content, window_tokens=2000)
     with serving(engine).client() as client:
-        assert client.post(URL, json={"model": "memagent", "messages": turns}).status_code == 200
-    said = "It is so, FACT-1:apple" if "%20" in url else "FACT-1:apple"
-    assert f"\n{said}\n" in engine.prompts[0][-1].content
+        for url in (
+            "data:text/plain,FACT-1:apple",
+            "data:,FACT-1%3Aapple",
+            "DATA:text/plain;charset=utf-8,It%20is%20so,%20FACT-1:apple",
+            "data:text/plain;base64,RkFDVC0xOmFwcGxl",
+            "data:text/plain;BASE64,RkFDVC0xOmFwcGx%6C",
+            "RkFDVC0xOmFwcGxl",
+        ):
+            file = {"type": "file", "file": {"file_data": url, "filename": "a.txt"}}
+            turns = [{"role": "user", "content": [file, {"type": "text", "text": QUESTION}]}]
+            assert client.post(URL, json={"model": "memagent", "messages": turns}).status_code == 200
+            said = "It is so, FACT-1:apple" if "%20" in url else "FACT-1:apple"
+            assert f"\n{said}\n" in engine.prompts[-1][-1].content, url
 
 
-@pytest.mark.parametrize(
-    ("values", "param"),
-    [
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tool_choice": "required"}, "tool_choice"),
-    ],
-)
-def test_what_a_read_cannot_give_is_refused(values: dict[str, Any], param: str, serving: Any) -> None:
+def test_what_a_read_cannot_give_is_refused(serving: Any) -> None:
     with serving().client() as client:
-        reply = client.post(URL, json=chat(facts_document(100), **values))
-    assert reply.status_code == 400
-    assert reply.json()["error"]["param"] == param
+        for param, value in (
+            ("n", 2),
+            ("logprobs", True),
+            ("response_format", {"type": "json_object"}),
+            ("tool_choice", "required"),
+        ):
+            reply = client.post(URL, json=chat(facts_document(100), **{param: value}))
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
 def test_an_unknown_setting_is_reported_with_a_suggestion(serving: Any) -> None:

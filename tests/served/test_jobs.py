@@ -214,9 +214,7 @@ def test_an_attended_read_whose_client_leaves_while_it_is_stored_is_cancelled(
     finish(run())
 
 
-def test_an_interrupted_read_is_kept_for_a_week(
-    facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_read_is_kept_for_a_week(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
 
         def add(key: str, attended: bool = True) -> Job:
@@ -228,7 +226,7 @@ def test_an_interrupted_read_is_kept_for_a_week(
         store.end(done.id, "done")
         assert add("left").id == left.id
         store.end(left.id, "cancelled")
-        monkeypatch.setattr("memagent.server.store._MAX_AGE_SECONDS", -1.0)
+        store.max_age_seconds = -1.0
         add("next")
         kept = [it.id for it in (left, lasting, done, running) if store.read("owner", it.id)]
     assert left.id not in kept and not (tmp_path / "reads" / left.id).exists()

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +26,6 @@ from memagent.cli import main
 from memagent.engines import ScriptedEngine
 from memagent.notebooks import Notebooks
 from memagent.reading.read import NOT_FOUND
-from memagent.server.database import Job
 from memagent.server.documents import Folders
 from memagent.server.gate import Metrics
 from memagent.server.jobs import Jobs
@@ -68,8 +66,8 @@ def finish(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 @asynccontextmanager
-async def client_of(home: Path, engine: Engine) -> AsyncIterator[Client]:
-    with Store(home / "data") as store:
+async def client_of(home: Path, engine: Engine, **limits: Any) -> AsyncIterator[Client]:
+    with Store(home / "data", **limits) as store:
         jobs = Jobs(engine, SETTINGS, store, Metrics())
         desk = Desk(jobs, Folders([home / "open"]), Notebooks(home / "notebooks"), 0.01)
         async with jobs.work(), Client(create_mcp(desk)) as client:
@@ -177,13 +175,11 @@ def test_a_read_resumes_by_itself_and_is_not_paid_for_twice(
 
 
 def test_the_oldest_read_is_found_before_it_makes_room_for_others(
-    home: Path, facts: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+    home: Path, facts: Callable[..., ScriptedEngine]
 ) -> None:
-    monkeypatch.setattr("memagent.server.store._MAX_KEPT", 2)
-
     async def run() -> None:
         engine = facts()
-        async with client_of(home, engine) as client:
+        async with client_of(home, engine, max_reads=2) as client:
             told = [await call(client, "ask", question=f"Which? {n}", paths=["short.txt"]) for n in range(3)]
             paid = len(engine.prompts)
             assert await call(client, "ask", question="Which? 0", paths=["short.txt"]) == told[0]
@@ -208,77 +204,6 @@ def test_an_empty_memory_is_reported(home: Path, facts: Callable[..., ScriptedEn
             assert (await call(client, "ask", question="Which are they?", paths=["short.txt"]))["found"]
             added = await call(client, "notes_add", name="diary", paths=["short.txt"])
             assert (len(added["versions"]), added["unnoted"]) == (1, []), "the file still counted as new"
-
-    finish(run())
-
-
-def test_a_question_that_screens_is_another_read_and_says_what_it_passed_over(
-    home: Path, facts: Callable[..., ScriptedEngine]
-) -> None:
-    pages = [f"On day {number} nothing was written in any of the books. " * 12 for number in range(8)]
-    (home / "open" / "days.txt").write_text("\n\n".join([*pages, "FACT-5: the zebra is striped. " * 6]))
-    question = {"question": "What is the zebra?", "paths": ["days.txt"]}
-
-    async def run() -> None:
-        engine = facts()
-        async with client_of(home, engine) as client:
-            screened = await call(client, "ask", **question, screen=True)
-            assert "FACT-5" in screened["answer"] and screened["passed_over"] > 0
-            assert len(engine.prompts) == screened["chunks"] - screened["passed_over"] + 1
-            assert (await call(client, "read_status", id=screened["id"]))["passed_over"] > 0
-            whole = await call(client, "ask", **question)
-            assert whole["id"] != screened["id"] and whole["passed_over"] == 0
-            assert (await call(client, "start_read", **question, screen=True))["id"] == screened["id"]
-            assert (await call(client, "start_read", **question, screen=False))["id"] == whole["id"]
-
-    finish(run())
-
-
-def test_a_read_that_was_running_finishes_after_a_restart(
-    home: Path, facts: Callable[..., ScriptedEngine]
-) -> None:
-    (home / "open" / "blank.txt").write_text(" \n\n")
-
-    async def first() -> str:
-        engine = HeldEngine(facts(), free=2)
-        async with client_of(home, engine) as client:
-            begun = await call(client, "start_read", question="Which facts?", paths=["."])
-            await engine.held.wait()
-            return str(begun["id"])
-
-    async def second(id: str) -> Any:
-        async with client_of(home, facts()) as client:
-            assert (await ended(client, id))["state"] == "done"
-            return await call(client, "read_result", id=id)
-
-    told = finish(second(finish(first())))
-    assert "FACT-7: seven" in told["answer"] and "secret" not in told["answer"]
-    assert [("leads out" in it, "blank.txt has no text" in it) for it in told["left_out"]] == [
-        (True, False),
-        (True, False),
-        (False, True),
-    ]
-
-
-def test_a_question_asked_several_times_at_once_is_read_once(
-    home: Path, facts: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = Store._known
-
-    def find_slowly(*values: Any) -> Job | None:
-        job = find(*values)
-        time.sleep(0.05)
-        return job
-
-    monkeypatch.setattr(Store, "_known", find_slowly)
-
-    async def run() -> None:
-        engine = HeldEngine(facts())
-        async with client_of(home, engine) as client:
-            question = {"question": "Which facts?", "paths": ["facts.txt"]}
-            told = await asyncio.gather(*(call(client, "ask", **question) for _ in range(4)))
-            assert told == 4 * [told[0]]
-            assert engine.paid == told[0]["chunks"] + 1
 
     finish(run())
 
@@ -358,40 +283,6 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
             engine.free = 10**6
             told = await call(client, "ask", **question)
             assert told["answer"].startswith("FACT-1") and engine.paid == told["chunks"] + 1
-
-    finish(run())
-
-
-def test_an_ask_that_is_cut_off_leaves_the_read_to_another_that_waits_for_it(
-    home: Path, facts: Callable[..., ScriptedEngine]
-) -> None:
-    async def ask(client: Client, heard: asyncio.Event) -> Any:
-        async def hear(*progress: Any) -> None:
-            heard.set()
-
-        question = {"question": "Which facts?", "paths": ["facts.txt"]}
-        return await client.call_tool("ask", question, progress_callback=hear)
-
-    async def hear_again(heard: asyncio.Event) -> None:
-        heard.clear()
-        await heard.wait()
-
-    async def run() -> None:
-        engine = HeldEngine(facts(), free=3)
-        async with client_of(home, engine) as client:
-            heard = [asyncio.Event(), asyncio.Event()]
-            first, second = (asyncio.ensure_future(ask(client, it)) for it in heard)
-            await engine.held.wait()
-            for event in heard:  # both wait
-                await hear_again(event)
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-            for _ in range(3):
-                await hear_again(heard[1])
-            engine.free = 10**6
-            engine.go.set()
-            told = await second
-            assert not told.is_error
 
     finish(run())
 

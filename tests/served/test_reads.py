@@ -122,25 +122,6 @@ def test_half_a_surrogate_pair_is_a_bad_request(serving: Any) -> None:
             assert reply.status_code == 400, reply.text
 
 
-def test_a_read_that_screens_says_what_it_passed_over(serving: Any, facts: Any) -> None:
-    pages = [f"On day {number} nothing was written in any of the books. " * 12 for number in range(8)]
-    pages[5] = "FACT-5: the zebra is striped. " * 6
-    asked = {"problem": "What is the zebra?", "document": "\n\n".join(pages), "screen": True}
-    engine = facts()
-    with serving(engine).client() as client:
-        read = start(client, **asked)
-        seen = events(client, read)
-        result = client.get(f"/v1/reads/{read}/result").json()
-        refused = start(client, **asked, workflow="parallel")
-        events(client, refused)
-        error = client.get(f"/v1/reads/{refused}").json()["error"]
-    assert "FACT-5" in result["answer"] and 0 < result["passed_over"] < result["chunks"]
-    assert result["calls"] == len(engine.prompts) == result["chunks"] - result["passed_over"] + 1
-    progress = [data for name, data, _ in seen if name == "progress"]
-    assert progress[-1]["passed_over"] == result["passed_over"]
-    assert "`screen` is for workflows that read chunk by chunk" in error["message"]
-
-
 def test_events_continue_after_the_last_one_seen(serving: Any) -> None:
     with serving().client() as client:
         read = start(client)

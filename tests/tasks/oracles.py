@@ -14,8 +14,6 @@ from memagent.tasks.corpora import SAMPLE, read_text
 from memagent.tasks.passages import load_passages
 from memagent.types import Example, TokenCounter
 
-RULER_ROOM = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
-
 
 def solve(example: Example) -> str:
     """The answer, found in the document."""

@@ -21,14 +21,12 @@ pytest.importorskip("transformers")
 from memagent.errors import EngineError, SettingsError, TrainingError  # noqa: E402
 from memagent.tasks import write_examples  # noqa: E402
 from memagent.training import loop  # noqa: E402
-from memagent.training import run as training_run  # noqa: E402
 from memagent.training.export import load_trained_policy  # noqa: E402
 from memagent.training.optimization.learner import group_sequences  # noqa: E402
 from memagent.training.run import (  # noqa: E402
     CHECKPOINTS,
     load_checkpoint,
     newest_checkpoint,
-    save_checkpoint,
 )
 from memagent.training.settings import LossSettings  # noqa: E402
 from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
@@ -198,20 +196,13 @@ def test_the_optimizer_of_the_warm_start_ends_with_it(folder: Path) -> None:
     assert state["optimizer"] is None
 
 
-def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(folder: Path) -> None:
     """A kill may fall between any two checkpoints, so each must be one to go on from."""
-    seen = []
-
-    def watched(run: Path, step: int, state: dict[str, object], keep: int) -> Path:
-        position = state["position"]
-        seen.append((position["warm_steps"], state["optimizer"] is not None))  # type: ignore[index]
-        return save_checkpoint(run, step, state, keep)
-
-    monkeypatch.setattr(training_run, "save_checkpoint", watched)
-    train(settings(folder, "warm_start.steps=2"), folder / "watched", sft=True)
-    assert seen == [(1, True), (2, False)]
+    run = folder / "watched"
+    train(settings(folder, "warm_start.steps=2", "keep=99"), run, sft=True)
+    states = [load_checkpoint(path) for path in sorted((run / CHECKPOINTS).glob("step-*.pt"))]
+    steps = [(state["position"]["warm_steps"], state["optimizer"] is not None) for state in states]
+    assert steps == [(1, True), (2, False)]
 
 
 def test_each_stage_has_the_betas_that_it_was_given(folder: Path) -> None:

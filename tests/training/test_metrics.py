@@ -131,13 +131,6 @@ def test_a_file_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> N
     assert (tmp_path / "metrics.jsonl").stat().st_size == end
 
 
-def test_two_processes_do_not_write_to_one_run(tmp_path: Path) -> None:
-    with open_metrics(tmp_path, SETTINGS):
-        used = pytest.raises(SettingsError, match="in use by another process")
-        with used, open_metrics(tmp_path, SETTINGS, 0):
-            pass
-
-
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = pytest.raises(SettingsError, match="cannot be written")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from facts import READING
 from function_engine import FunctionEngine
 from memagent.documents.opening import text_document
 from memagent.errors import EngineError, SettingsError
@@ -68,11 +69,7 @@ def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
 
 
 # A plug-in's may be installed beside ours, and need other replies.
-OURS = [
-    name
-    for name, workflow in workflows().items()
-    if workflow.run.__module__.startswith("memagent.") and not workflow.counts
-]
+OURS = [name for name in READING if workflows()[name].run.__module__.startswith("memagent.")]
 
 
 @pytest.mark.parametrize("workflow", OURS)

@@ -63,20 +63,6 @@ def test_a_row_has_what_is_imitated_and_no_token_ids(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
-    async def broken() -> AsyncIterator[Trajectory]:
-        yield MADE
-        raise EngineError("out of order")
-
-    with pytest.raises(EngineError, match="out of order"):
-        asyncio.run(write_trajectories(tmp_path / "a.jsonl", broken()))
-    assert list(tmp_path.iterdir()) == []
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(SettingsError, match="cannot be written"):
-        asyncio.run(write_trajectories(file / "a.jsonl", each(MADE)))
-
-
 GOOD = {
     "example_id": "e",
     "answer": "a",

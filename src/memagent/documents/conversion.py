@@ -42,7 +42,6 @@ from memagent.settings import user_cache_path
 from memagent.storage import write_in_place
 
 _VERSION = 24  # of the converters: texts made by another version are not used
-_CACHE_BYTES = 2**30
 _STALE_SECONDS = 24 * 3600
 _POLL_SECONDS = 0.1
 _HEAD_BYTES = 32  # the SHA-256 of the text, which precedes it
@@ -50,11 +49,12 @@ _HEAD_BYTES = 32  # the SHA-256 of the text, which precedes it
 
 @dataclass(frozen=True, slots=True)
 class ConversionLimits:
-    """The limits of one conversion."""
+    """The limits of one conversion, and how many bytes of texts are kept with its own."""
 
     memory_mib: int = 2048
     seconds: int = 300
     output_mib: int = 256
+    cache_bytes: int = 2**30
 
 
 def convert_blocks(
@@ -134,9 +134,10 @@ def convert(
     Nothing is written if the file no longer has this `fingerprint`. Raises what `convert_blocks` raises, and
     `OSError`.
     """
+    limits = limits or ConversionLimits()
     with write_in_place(path) as made, made.open("w+b", buffering=0) as output:
         output.write(bytes(_HEAD_BYTES))
-        if why := _run(source, output, stopped, limits or ConversionLimits()):
+        if why := _run(source, output, stopped, limits):
             raise UnusableError(f"{source.name} cannot be converted: {why}")
         output.seek(_HEAD_BYTES)
         digest = hashlib.file_digest(output, "sha256").digest()
@@ -146,7 +147,7 @@ def convert(
         if fingerprint and has_changed(source, fingerprint):
             raise change_error(source)
     with suppress(OSError):  # the text is already cached
-        _prune(path)
+        _prune(path, limits.cache_bytes)
 
 
 def _cache_path(source: DocumentFile, fingerprint: Fingerprint) -> Path:
@@ -221,7 +222,7 @@ def _open_file(source: DocumentFile) -> IO[bytes]:
     return os.fdopen(os.dup(source.origin.fileno()), "rb")
 
 
-def _prune(newest: Path) -> None:
+def _prune(newest: Path, most_bytes: int) -> None:
     """Drop the least recently used texts until the others fit beside `newest`, and what crashes left behind.
 
     Raises `OSError`.
@@ -235,7 +236,7 @@ def _prune(newest: Path) -> None:
                     shutil.rmtree(path, ignore_errors=True)
             elif path != newest:
                 files.append((status.st_mtime, status.st_size, path))
-    room = _CACHE_BYTES - newest.stat().st_size
+    room = most_bytes - newest.stat().st_size
     for _, size, path in sorted(files, reverse=True):
         room -= size
         if room < 0:

@@ -41,12 +41,15 @@ _LISTS = ("ul", "ol", "menu")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _MAX_CELL = 1000  # characters; a table with longer ones lays out a page rather than data
 _MAX_LINK = 1000
-_MAX_TAG = 2**26  # characters, which the parser holds; pictures inside pages are tags of many MiB
 _DEEPEST = 10  # levels of lists and quotations that are shown by indentation
 
 
-def markdown_of(blocks: Iterable[str], name: str = "the page") -> Iterator[str]:
-    """The text of a page given in blocks. Raises `UnusableError` for a tag of too many MiB."""
+def markdown_of(blocks: Iterable[str], name: str = "the page", max_tag: int = 2**26) -> Iterator[str]:
+    """The text of a page given in blocks.
+
+    Raises `UnusableError` for a tag of more than `max_tag` characters, which the parser would hold; pictures
+    inside pages are tags of many MiB.
+    """
     writer = _Writer()
     parser = etree.HTMLParser(target=writer, encoding="utf-8", huge_tree=True)
     has_text, pending = False, 0
@@ -54,8 +57,8 @@ def markdown_of(blocks: Iterable[str], name: str = "the page") -> Iterator[str]:
         has_text = has_text or bool(block.strip())
         parser.feed(block.encode("utf-8", "replace"))
         pending = 0 if writer.called else pending + len(block)
-        if pending > _MAX_TAG:
-            raise UnusableError(f"{name} has a tag or comment of over {_MAX_TAG // 2**20} Mi characters")
+        if pending > max_tag:
+            raise UnusableError(f"{name} has a tag or comment of over {max_tag // 2**20} Mi characters")
         if text := writer.take():
             yield text
     if has_text:  # the parser rejects a blank page

@@ -36,9 +36,10 @@ _USUAL = EngineSettings()
 class Connection:
     """How to talk to an endpoint.
 
-    `concurrency` bounds the requests in flight; `retries` is how often a failed call is retried; `extra` is
-    added to every request's body (a server's own sampling options, for instance), `verdict` to those that
-    ask for a verdict (the adapter to use, for instance); `record` asks for token ids and log-probabilities,
+    `concurrency` bounds the requests in flight; `retries` is how often a failed call is retried, the first
+    time after at most `first_delay_seconds`; `extra` is added to every request's body (a server's own
+    sampling options, for instance), `verdict` to those that ask for a verdict (the adapter to use, for
+    instance); `record` asks for token ids and log-probabilities,
     which strict endpoints refuse; `verbatim` accepts an empty reply or an unfinished thought as the model's
     output; `direct` ignores proxies. A trainer's `gateway` decides how replies are drawn, and trains on each:
     requests say nothing of it, and no reply is asked for again because of what it says.
@@ -50,6 +51,7 @@ class Connection:
     timeout_seconds: float = _USUAL.timeout_seconds
     connect_seconds: float = _USUAL.connect_seconds
     retries: int = _USUAL.retries
+    first_delay_seconds: float = 0.5
     extra: Mapping[str, Any] | None = None
     verdict: Mapping[str, Any] | None = None
     record: bool = False

@@ -53,7 +53,7 @@ _log = logging.getLogger("memagent")
 _REPLY_BYTES, _BYTES_PER_TOKEN = 256 * 1024, 256
 _RECORDED_BYTES_PER_TOKEN = 1024
 _PAGE_BYTES, _PAGE_TRIES, _LIST_SECONDS = 16 * 2**20, 3, 10.0
-_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, _MAX_RETRY_AFTER_SECONDS = 0.5, 30.0, 300.0
+_MAX_DELAY_SECONDS, _MAX_RETRY_AFTER_SECONDS = 30.0, 300.0
 _BETWEEN_WARNINGS_SECONDS = 30.0
 
 _T = TypeVar("_T")
@@ -157,7 +157,8 @@ class OpenAIEngine:
             except TransientError as failure:
                 if attempt >= tries or (again and not again(failure.usage)):
                     raise self._give_up(failure, attempt) from failure
-                seconds = backoff_seconds(attempt - 1, failure.retry_after_seconds)
+                first = self.connection.first_delay_seconds
+                seconds = backoff_seconds(attempt - 1, first, failure.retry_after_seconds)
                 self._log(failure, seconds, f"try {attempt + 1} of {tries}")
             await asyncio.sleep(seconds)
             attempt += 1
@@ -247,12 +248,12 @@ class OpenAIEngine:
         return error_of(read_refusal(reply), self.endpoint.url, self.endpoint.has_key)
 
 
-def backoff_seconds(attempt: int, retry_after_seconds: float | None = None) -> float:
+def backoff_seconds(attempt: int, first_seconds: float, retry_after_seconds: float | None = None) -> float:
     """How long to wait after failure number `attempt + 1`: what the server asked for, else doubling.
 
     Part of it is random, so that callers who failed together do not retry together.
     """
-    pause = min(_FIRST_DELAY_SECONDS * 2.0**attempt, _MAX_DELAY_SECONDS)
+    pause = min(first_seconds * 2.0**attempt, _MAX_DELAY_SECONDS)
     jitter = pause / 2 * random.random()
     if retry_after_seconds is not None:
         return min(retry_after_seconds, _MAX_RETRY_AFTER_SECONDS) + jitter

@@ -29,8 +29,6 @@ _BRIEF_READS = (
     "number, id, owner, state, created, started, ended, bytes, request, '{}' AS outcome, key, attended"
     " FROM reads WHERE key IS NULL AND"
 )
-_MAX_KEPT = 500  # reads with a key that an owner may have before the oldest that have ended are deleted
-_MAX_AGE_SECONDS = 7 * 24 * 3600.0  # an interrupted read that nobody listens to is kept for a week
 _MAX_NUMBER = 2**63 - 1
 _HEX = "[0-9a-f]"
 _JOURNAL = "journal.jsonl"
@@ -39,11 +37,13 @@ _JOURNAL = "journal.jsonl"
 class Store:
     """The folder of one server. Close it, or use it as a context manager.
 
-    Raises `SettingsError` if the folder cannot be used, has files of others, or another server uses it.
+    An owner may have `max_reads` reads with a key before the oldest that have ended are deleted, and an
+    interrupted one that nobody listens to is kept for `max_age_seconds`. Raises `SettingsError` if the folder
+    cannot be used, has files of others, or another server uses it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, max_reads: int = 500, max_age_seconds: float = 7 * 24 * 3600.0) -> None:
+        self.folder, self.max_reads, self.max_age_seconds = folder, max_reads, max_age_seconds
         database = Database(folder)
         self._run, self.check_in_place, self.close = database.run, database.check_in_place, database.close
         try:
@@ -201,7 +201,7 @@ class Store:
             " (number <= (SELECT number FROM reads WHERE owner = ? AND key IS NOT NULL"
             " ORDER BY number DESC LIMIT 1 OFFSET ?)"
             " OR attended AND state != 'done' AND coalesce(ended, created) < ?) RETURNING id",
-            owner, owner, _MAX_KEPT, time.time() - _MAX_AGE_SECONDS,
+            owner, owner, self.max_reads, time.time() - self.max_age_seconds,
         )  # fmt: skip
         for row in deleted:
             shutil.rmtree(self.folder / "reads" / row["id"], ignore_errors=True)
