@@ -38,7 +38,7 @@ def ask(base_url: str, **options: Any) -> Completion:
     """One completion from a fresh engine; it is not tried again unless the options say so."""
 
     async def call() -> Completion:
-        connection = Connection(base_url=base_url, **{"retries": 0, **options})
+        connection = Connection(base_url=base_url, **{"retries": 0, "first_delay_seconds": 0.01} | options)
         engine = OpenAIEngine(Model("test-model", estimate_tokens), connection)
         try:
             return await engine.complete(PROMPT, Sampling(64))
@@ -253,7 +253,11 @@ def test_a_time_to_wait_is_never_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["[" * 100_000, '{"a":' * 100_000, "1e999", "9" * 5000, '{"choices": 1e999}', "\x00", ""]
+    "body",
+    [
+        *("[" * 100_000, '{"a":' * 100_000, "1e999", "9" * 5000, '{"choices": 1e999}', "\x00", ""),
+        *("[]", "null", '"ok"', '{"choices": [{"message": {"content": 3}}]}'),
+    ],
 )
 def test_odd_json_is_a_failure_and_no_defect(body: str, serve: Serve) -> None:
     server = serve(hello, scripted_faults(Fault(body=body or " ")))

@@ -23,6 +23,7 @@ def test_an_emptied_database_is_not_a_new_one(tmp_path: Path, capsys: pytest.Cap
     assert "its notebooks are lost" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_new_database_is_the_users_alone_and_made_once(tmp_path: Path) -> None:
     program = "import sys, memagent.notebooks as it, pathlib; it.Notebooks(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -263,7 +263,9 @@ def crowded(kind: str) -> bytes:
     return b'{"model":"memagent","messages":[{"role":"user","content":"Hi"}],"x":[' + items + b"]}"
 
 
-@pytest.mark.parametrize("kind", CROWDED)
+@pytest.mark.parametrize(
+    "kind", ["turns", *(pytest.param(kind, marks=pytest.mark.slow) for kind in CROWDED if kind != "turns")]
+)
 def test_a_large_body_of_small_values_is_refused_as_it_comes(kind: str, serving: Any) -> None:
     body, json_head = crowded(kind), {"Content-Type": "application/json"}
     with serving().client() as client:
@@ -444,30 +446,27 @@ def deep(levels: int) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "deep", "schema": schema}}
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"n_probs": 40_000}, "n_probs"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"prompt_logprobs": 100}, "prompt_logprobs"),
-        ({"ignore_eos": True}, "ignore_eos"),
-        ({"response_format": deep(60)}, "response_format has more than 32 levels"),
-        ({"json_schema": deep(60)}, "json_schema has more than 32 levels"),
-        ({"guided_json": [deep(60)]}, "guided_json has more than 32 levels"),
-        ({"grammar": "x" * 300_000}, "grammar has more than 200,000 characters"),
-        ({"logit_bias": {str(number): 1 for number in range(50_000)}}, "logit_bias has more than 200,000"),
-    ],
-)
-def test_parameters_that_keep_the_engine_busy_are_refused(
-    values: dict[str, Any], said: str, serve: Any, serving: Any
-) -> None:
+BUSY = [
+    ({"n_probs": 40_000}, "n_probs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"prompt_logprobs": 100}, "prompt_logprobs"),
+    ({"ignore_eos": True}, "ignore_eos"),
+    ({"response_format": deep(60)}, "response_format has more than 32 levels"),
+    ({"json_schema": deep(60)}, "json_schema has more than 32 levels"),
+    ({"guided_json": [deep(60)]}, "guided_json has more than 32 levels"),
+    ({"grammar": "x" * 300_000}, "grammar has more than 200,000 characters"),
+    ({"logit_bias": {str(number): 1 for number in range(50_000)}}, "logit_bias has more than 200,000"),
+]
+
+
+def test_parameters_that_keep_the_engine_busy_are_refused(serve: Any, serving: Any) -> None:
     server = serve()
     engine = EngineSettings(base_url=server.base_url, model="test-model", retries=0)
+    harmless = {"n_probs": 5, "ignore_eos": False, "response_format": deep(10), "top_k": 3}
     with serving(engine).client() as client:
-        reply = client.post(URL, json=HELLO | values)
-        assert reply.status_code == 400
-        assert said in reply.json()["error"]["message"]
+        for values, said in BUSY:
+            reply = client.post(URL, json=HELLO | values)
+            assert (reply.status_code, said in reply.json()["error"]["message"]) == (400, True), said
         assert not server.asked
-        harmless = {"n_probs": 5, "ignore_eos": False, "response_format": deep(10), "top_k": 3}
         assert client.post(URL, json=HELLO | harmless).status_code == 200
     assert server.asked == [HELLO | harmless | {"model": "test-model"}]

@@ -170,6 +170,7 @@ def test_an_error_in_place_of_a_stream_gets_its_status(serve: Any, serving: Any)
     assert len(server.asked) == 2
 
 
+@pytest.mark.slow
 def test_no_small_chat_of_120_is_answered_with_nothing(serve: Any, serving: Any) -> None:
     chance = random.Random(1)
 

@@ -175,6 +175,7 @@ def test_a_failed_fetch_is_explained(hub: Hub, tmp_path: Path) -> None:
     assert gone.startswith("EngineError: http://127.0.0.1:9/org/small-GGUF cannot be fetched")
 
 
+@pytest.mark.slow
 def test_an_interrupted_fetch_continues(hub: Hub, tmp_path: Path) -> None:
     content = GGUF + bytes(24 * 2**20)  # the library writes ten MiB at a time
     hub.repos, hub.cut = {"org/large": {"large-Q4_K_M.gguf": content}}, 1

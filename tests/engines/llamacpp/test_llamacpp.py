@@ -311,6 +311,7 @@ asyncio.run(run())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["A", STORY[:20000]], ids=["writing", "reading"])
 def test_an_interrupt_ends_the_process(model: Path, text: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(model), text]
@@ -324,6 +325,7 @@ def test_an_interrupt_ends_the_process(model: Path, text: str) -> None:
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
 
 
+@pytest.mark.slow
 def test_it_writes_nothing_even_if_a_file_is_cut_short(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -435,6 +437,7 @@ def test_the_window_is_read_from_the_header(tmp_path: Path, model: Path) -> None
     assert read_window(model) == 8192
 
 
+@pytest.mark.slow
 def test_threads_sleep_while_they_wait() -> None:
     code = "import os; from memagent.engines.llamacpp.engine import import_xllamacpp; import_xllamacpp()"
     code += "; print('OMP_WAIT_POLICY' in os.environ)"
