@@ -7,14 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
-from server import Fault, Server, facts_document, lasting_fault, refusal
+from server import Fault, facts_document, lasting_fault, refusal
 
 pytestmark = pytest.mark.usefixtures("gated")
 
@@ -38,9 +38,7 @@ def said_in(story: Path) -> str:
     return re.findall(r"FACT-\d+: \w+", story.read_text("utf-8"))[0]
 
 
-def test_the_answer_alone_goes_to_stdout(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_answer_alone_goes_to_stdout(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve()
     code = main(["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"])
     out, err = capsys.readouterr()
@@ -49,16 +47,14 @@ def test_the_answer_alone_goes_to_stdout(
     assert "chunk 2 of" in err and "memory: FACT-" in err and "answered in" in err
 
 
-def test_quiet_says_nothing_on_stderr(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_says_nothing_on_stderr(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve(lambda messages: said_in(story))
     assert main(["ask", "Which facts?", str(story), "--base-url", server.base_url, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_without_usage_the_cost_is_an_estimate_and_said_to_be(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, capsys: Capture
 ) -> None:
     def silent(completion: dict[str, Any]) -> None:
         del completion["usage"]
@@ -76,9 +72,7 @@ def test_without_usage_the_cost_is_an_estimate_and_said_to_be(
     assert json.loads(capsys.readouterr().out)["estimated"], "the journal says so too"
 
 
-def test_a_journal_is_not_part_of_the_document(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_journal_is_not_part_of_the_document(serve: Serve, story: Path, capsys: Capture) -> None:
     words = ["ask", "Which facts?", str(story.parent), "--base-url", serve().base_url]
     assert main([*words, "--trace", str(story.parent / "t.jsonl")]) == 2
     assert "would be part of the document" in capsys.readouterr().err
@@ -86,7 +80,7 @@ def test_a_journal_is_not_part_of_the_document(
 
 
 def test_json_has_just_the_documented_fields(
-    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     server, trace = serve(), tmp_path / "trace.jsonl"
     code = main(
@@ -102,7 +96,7 @@ def test_json_has_just_the_documented_fields(
 
 
 def test_several_questions_are_read_over_one_document(
-    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     server = serve(lambda messages: f"about {'cats' if 'cats?' in messages[-1]['content'] else 'dogs'}")
     arguments = ["ask", "-q", "cats?", "-q", "dogs?", str(story), "--base-url", server.base_url]
@@ -116,9 +110,7 @@ def test_several_questions_are_read_over_one_document(
     ]
 
 
-def test_one_failed_question_leaves_the_other_answered(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_failed_question_leaves_the_other_answered(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve(lambda messages: "" if "cats?" in messages[-1]["content"] else "about dogs")
     code = main(["ask", "-q", "cats?", "-q", "dogs?", str(story), "--base-url", server.base_url])
     out, err = capsys.readouterr()
@@ -141,10 +133,10 @@ def test_one_failed_question_leaves_the_other_answered(
     ],
 )
 def test_errors_have_their_exit_code_and_name_the_thing(
-    serve: Callable[..., Server],
+    serve: Serve,
     story: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    monkeypatch: Patch,
     arguments: list[str],
     code: int,
     words: str,
@@ -155,9 +147,7 @@ def test_errors_have_their_exit_code_and_name_the_thing(
     assert out == "" and words in err.partition("error: ")[2]
 
 
-def test_a_path_may_come_after_flags(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_path_may_come_after_flags(serve: Serve, story: Path, capsys: Capture) -> None:
     address = serve().base_url
     assert main(["ask", "Which facts?", "--base-url", address, str(story), "--quiet", str(story)]) == 0
     assert capsys.readouterr().out.startswith("FACT-")
@@ -165,14 +155,12 @@ def test_a_path_may_come_after_flags(
     assert "No such option '--quite'. (Did you mean one of: " in capsys.readouterr().err
 
 
-def test_a_wrong_flag_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_flag_is_usage(capsys: Capture) -> None:
     assert main(["ask", "what?", "file", "--chunk-tokens", "many"]) == 2
     assert "--chunk-tokens" in capsys.readouterr().err
 
 
-def test_a_failed_engine_says_how_to_continue(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_engine_says_how_to_continue(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve(faults=lasting_fault(refusal(503, "on fire"), spared=2))
     arguments = ["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
     assert main([*arguments, "--retries", "1"]) == 3
@@ -186,7 +174,7 @@ def test_a_failed_engine_says_how_to_continue(
 
 
 def test_resume_continues_the_journal_of_the_same_settings(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, capsys: Capture
 ) -> None:
     server = serve()
     command = ["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
@@ -200,16 +188,12 @@ def test_resume_continues_the_journal_of_the_same_settings(
     assert len(server.paid) - paid == json.loads(capsys.readouterr().out)["calls"] - 2
 
 
-def test_resume_without_a_journal_says_so(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_without_a_journal_says_so(serve: Serve, story: Path, capsys: Capture) -> None:
     assert main(["ask", "what?", str(story), "--base-url", serve().base_url, "--resume"]) == 2
     assert "no journal of this document and problem" in capsys.readouterr().err
 
 
-def test_left_out_files_and_bad_bytes_are_named(
-    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_left_out_files_and_bad_bytes_are_named(serve: Serve, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "text.txt").write_bytes(b"one bad byte: \xff. " + "A naïve café. ".encode() * 50)
@@ -225,7 +209,7 @@ def test_left_out_files_and_bad_bytes_are_named(
     assert json.loads(out)["sources"] == [str(folder / "text.txt")]
 
 
-def test_standard_input_is_a_document(serve: Callable[..., Server]) -> None:
+def test_standard_input_is_a_document(serve: Serve) -> None:
     command = [
         sys.executable,
         "-m",
@@ -245,7 +229,7 @@ def test_standard_input_is_a_document(serve: Callable[..., Server]) -> None:
 
 
 def test_questions_of_a_file_are_asked_one_a_line(
-    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "questions.txt").write_bytes("\ufeffcats?\n\n  dogs?  \r\n".encode())
     server = serve(lambda messages: f"about {'cats' if 'cats?' in messages[-1]['content'] else 'dogs'}")
@@ -267,9 +251,7 @@ def test_questions_of_a_file_are_asked_one_a_line(
     assert "questions.txt is not text in UTF-8" in capsys.readouterr().err
 
 
-def test_answers_are_printed_as_they_come(
-    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_are_printed_as_they_come(serve: Serve, story: Path, tmp_path: Path, capsys: Capture) -> None:
     """The third question fails; the first two are there by then, and the order is that of the questions."""
     questions = [word for name in "abc" for word in ("-q", f"{name}?")]
     server = serve(lambda messages: "" if "c?" in messages[-1]["content"] else "yes")
@@ -278,7 +260,7 @@ def test_answers_are_printed_as_they_come(
 
 
 def test_several_questions_resume_with_those_that_were_begun(
-    serve: Callable[..., Server], story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     server, questions = serve(), ["-q", "first?", "-q", "second?", "--questions", str(tmp_path / "q.txt")]
     (tmp_path / "q.txt").write_text("third?")
@@ -315,12 +297,12 @@ def test_several_questions_resume_with_those_that_were_begun(
     ],
 )
 def test_mistakes_of_a_new_user_are_explained(
-    serve: Callable[..., Server],
+    serve: Serve,
     story: Path,
     words: list[str],
     said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    monkeypatch: Patch,
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", serve().base_url)
     assert main(["ask", *(word.replace("{story}", str(story)) for word in words)]) == 2
@@ -329,11 +311,11 @@ def test_mistakes_of_a_new_user_are_explained(
 
 
 def test_a_cache_that_cannot_be_written_leads_to_another_place_for_the_journal(
-    serve: Callable[..., Server],
+    serve: Serve,
     story: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    monkeypatch: Patch,
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -343,14 +325,12 @@ def test_a_cache_that_cannot_be_written_leads_to_another_place_for_the_journal(
     assert main([*words, "--trace", str(tmp_path / "trace.jsonl")]) == 0
 
 
-def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_gets_a_suggestion(capsys: Capture) -> None:
     assert main(["aks", "what?", "story.txt"]) == 2
     assert "No such command 'aks'. Did you mean 'ask'?" in capsys.readouterr().err
 
 
-def test_cut_replies_are_counted(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cut_replies_are_counted(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve(lambda messages: "A memory that is far longer than what its budget allows it. " * 3)
     arguments = ["ask", "Which?", str(story), "--base-url", server.base_url, "--memory-tokens", "9", "--json"]
     assert main(arguments) == 0
@@ -358,9 +338,7 @@ def test_cut_replies_are_counted(
     assert json.loads(out)["cut"] == 1 and "1 of 2 replies were cut at their token budget" in err
 
 
-def test_a_dry_run_asks_no_model(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str], nobody: Path
-) -> None:
+def test_a_dry_run_asks_no_model(serve: Serve, story: Path, capsys: Capture, nobody: Path) -> None:
     server = serve(listed=[{"id": "reader-7b", "max_model_len": 8192}])
     arguments = ["ask", "Which facts?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
     arguments += ["--memory-tokens", "60", "--workflow", "gated"]
@@ -394,8 +372,8 @@ def test_a_dry_run_estimates_where_there_is_no_model(
     story: Path,
     words: list[str],
     each: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    monkeypatch: Patch,
 ) -> None:
     monkeypatch.setenv("MEMAGENT_RETRIES", "0")
     assert main(["ask", "Which facts?", str(story), "--dry-run", *words, *each]) == 0
@@ -405,14 +383,12 @@ def test_a_dry_run_estimates_where_there_is_no_model(
     assert ("nothing listens" if "--base-url" in words else "no model is fetched yet") in err
 
 
-def test_a_dry_run_does_not_pass_over_a_wrong_model(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_does_not_pass_over_a_wrong_model(story: Path, capsys: Capture) -> None:
     assert main(["ask", "Which facts?", str(story), "--dry-run", "--model", "gone.gguf"]) == 2
     assert "gone.gguf" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_whether_the_allowed_calls_suffice(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_whether_the_allowed_calls_suffice(serve: Serve, story: Path, capsys: Capture) -> None:
     arguments = ["ask", str(story), "--base-url", serve().base_url, "--chunk-tokens", "100", "--dry-run"]
     for questions in (["-q", "what?"], ["-q", "what?", "-q", "who?"]):
         many = len(questions) // 2
@@ -425,9 +401,7 @@ def test_a_dry_run_says_whether_the_allowed_calls_suffice(
             assert last == f"--max-calls {allowed} {said}" if said else "--max-calls" not in last
 
 
-def test_a_dry_run_counts_all_questions(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_counts_all_questions(serve: Serve, story: Path, capsys: Capture) -> None:
     arguments = ["ask", str(story), "--base-url", serve().base_url, "--dry-run", "--json"]
     assert main([*arguments, "-q", "what?"]) == 0
     one = json.loads(capsys.readouterr().out)
@@ -435,9 +409,7 @@ def test_a_dry_run_counts_all_questions(
     assert json.loads(capsys.readouterr().out)["calls"] == 2 * one["calls"]
 
 
-def test_a_dry_run_finds_the_passages_of_each_question(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_finds_the_passages_of_each_question(serve: Serve, story: Path, capsys: Capture) -> None:
     story.write_text("An apple:" + " 1" * 1000 + ".\n\nPears and bananas.", "utf-8")
     arguments = ["ask", str(story), "--base-url", serve().base_url, "--workflow", "rag", "--json"]
     arguments += ["--passages", "1", "--passage-tokens", "1550"]
@@ -449,9 +421,7 @@ def test_a_dry_run_finds_the_passages_of_each_question(
     assert sum(it["prompt_tokens"] for it in results) <= plan["prompt_tokens"]
 
 
-def test_what_was_passed_over_is_always_said(
-    serve: Callable[..., Server], story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_passed_over_is_always_said(serve: Serve, story: Path, capsys: Capture) -> None:
     story.write_text(
         "The lamp is green. " + "So it goes on. " * 60 + "FACT-1: Ada has the key. " + "And so on. " * 60
     )
@@ -472,7 +442,7 @@ def test_what_was_passed_over_is_always_said(
 
 
 def test_evidence_shows_its_sources_and_tells_what_was_refused(
-    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, tmp_path: Path, capsys: Capture
 ) -> None:
     story = tmp_path / "story.txt"
     story.write_text("It rained. The black hat was lost in Vienna.", "utf-8")
@@ -493,9 +463,7 @@ def test_evidence_shows_its_sources_and_tells_what_was_refused(
     assert capsys.readouterr().out == "The black hat.\n", "the sources were not asked for"
 
 
-def test_cite_tells_where_each_statement_stands(
-    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cite_tells_where_each_statement_stands(serve: Serve, tmp_path: Path, capsys: Capture) -> None:
     story = tmp_path / "story.txt"
     story.write_text("It rained. The black hat was lost in Vienna. It was late.", "utf-8")
     server = serve(
@@ -512,7 +480,7 @@ def test_cite_tells_where_each_statement_stands(
 
 
 def test_cite_shows_the_nearest_passage_of_an_answer_in_other_words(
-    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, tmp_path: Path, capsys: Capture
 ) -> None:
     story = tmp_path / "story.txt"
     story.write_text("It rained. The black hat was lost in Vienna. It was late.", "utf-8")
@@ -530,9 +498,7 @@ def test_cite_shows_the_nearest_passage_of_an_answer_in_other_words(
     assert "nearest" not in out and "(--cite shows it)" in err
 
 
-def test_a_dry_run_names_the_files_that_it_leaves_out(
-    serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_names_the_files_that_it_leaves_out(serve: Serve, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "a.txt").write_text("One chunk.", "utf-8")
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4 nonsense")
     assert main(["ask", "What?", str(tmp_path), "--base-url", serve().base_url, "--dry-run"]) == 0
@@ -541,9 +507,7 @@ def test_a_dry_run_names_the_files_that_it_leaves_out(
 
 
 @pytest.mark.parametrize("flag", ["--questions", "--templates"])
-def test_a_file_that_is_missing_is_named_once(
-    serve: Callable[..., Server], flag: str, story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_missing_is_named_once(serve: Serve, flag: str, story: Path, capsys: Capture) -> None:
     words = ["What?"] if flag == "--templates" else []
     assert main(["ask", *words, str(story), flag, "no.such", "--base-url", serve().base_url]) == 2
     err = capsys.readouterr().err
@@ -562,9 +526,9 @@ def test_a_file_that_is_missing_is_named_once(
     ],
 )
 def test_a_guess_of_an_encoding_is_said(
-    serve: Callable[..., Server],
+    serve: Serve,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     text: str,
     encoding: str,
     guess: bool,

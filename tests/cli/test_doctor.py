@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
-from server import Server
 
 
-def test_an_endpoint_is_asked_for_its_model(
-    serve: Callable[..., Server], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endpoint_is_asked_for_its_model(serve: Serve, capsys: Capture, monkeypatch: Patch) -> None:
     server = serve(listed=[{"id": "reader-7b", "max_model_len": 8192}])
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", "top-secret")
@@ -25,7 +22,7 @@ def test_an_endpoint_is_asked_for_its_model(
     assert "verdicts: none, since it tells no log-probabilities" in out
 
 
-def test_a_dead_endpoint_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_endpoint_is_wrong(capsys: Capture) -> None:
     assert main(["doctor", "--base-url", "http://127.0.0.1:9/v1"]) == 2
     assert "wrong: " in capsys.readouterr().out
 
@@ -41,8 +38,8 @@ def test_what_set_a_dead_address_is_said(
     setter: str,
     command: list[str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Patch,
+    capsys: Capture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("A hat.")
@@ -75,7 +72,7 @@ def test_what_set_a_dead_address_is_said(
     ],
 )
 def test_what_would_fail_every_read_is_wrong(
-    serve: Callable[..., Server], flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    serve: Serve, flags: list[str], said: str, capsys: Capture
 ) -> None:
     address = serve(listed=[{"id": "reader-7b"}]).base_url
     code = main(["doctor", *(flag.replace("{server}", address) for flag in flags)])
@@ -87,28 +84,24 @@ def test_what_would_fail_every_read_is_wrong(
         assert code == 2 and "wrong: " in out
 
 
-def test_a_missing_file_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_wrong(capsys: Capture) -> None:
     assert main(["doctor", "--model", "nowhere.gguf"]) == 2
     assert "nowhere.gguf" in capsys.readouterr().out
 
 
-def test_a_model_that_fits_no_engine_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_fits_no_engine_is_wrong(capsys: Capture) -> None:
     assert main(["doctor", "--model", "some-name"]) == 2
     assert "--base-url" in capsys.readouterr().out
 
 
-def test_a_cache_that_cannot_be_written_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cache_that_cannot_be_written_is_wrong(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert main(["doctor"]) == 2
     assert "wrong: the cache" in (out := capsys.readouterr().out) and "set XDG_CACHE_HOME" in out
 
 
-def test_an_unknown_setting_in_the_users_file_is_wrong(
-    nobody: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_setting_in_the_users_file_is_wrong(nobody: Path, capsys: Capture) -> None:
     folder = nobody / "memagent"
     folder.mkdir()
     (folder / "config.toml").write_text("chunk_token = 5\n")
@@ -118,7 +111,7 @@ def test_an_unknown_setting_in_the_users_file_is_wrong(
     )
 
 
-def test_every_extra_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_extra_is_looked_for(capsys: Capture) -> None:
     main(["doctor", "--base-url", "http://127.0.0.1:9/v1"])
     out = capsys.readouterr().out
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")

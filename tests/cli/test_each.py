@@ -6,22 +6,20 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
 from memagent.storage import Log
 from server import Server, lasting_fault, refusal
 
 pytestmark = pytest.mark.usefixtures("gated")
 
-Serve = Callable[..., Server]
-
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     (tmp_path / "docs").mkdir()
     for number in range(6):
         (tmp_path / "docs" / f"{number}.txt").write_text(f"FACT-{number}: lamp{number}", "utf-8")
@@ -38,7 +36,7 @@ def table(path: str = "table.csv") -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_table_of_answers(serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_answers(serve: Serve, folder: Path, capsys: Capture) -> None:
     server = serve(lambda messages: "FACT-2: lamp2")
     (folder / "empty.txt").touch()
     assert main(ask(server, "--out", "table.csv", "--cite")) == 0
@@ -58,9 +56,7 @@ def test_a_table_of_answers(serve: Serve, folder: Path, capsys: pytest.CaptureFi
     assert len(server.paid) == paid
 
 
-def test_failures_are_rows_and_end_with_code_3(
-    serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_are_rows_and_end_with_code_3(serve: Serve, folder: Path, capsys: Capture) -> None:
     server = serve(faults=lasting_fault(refusal(400, "no such luck"), spared=4))
     assert main(ask(server, "--out", "table.jsonl", "--concurrency", "1")) == 3
     out, err = capsys.readouterr()
@@ -71,9 +67,7 @@ def test_failures_are_rows_and_end_with_code_3(
     assert main(ask(serve(), "--out", "table.jsonl", "--resume")) == 0
 
 
-def test_a_file_that_cannot_be_read_is_named_once(
-    serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_read_is_named_once(serve: Serve, folder: Path, capsys: Capture) -> None:
     (folder / "broken.txt").symlink_to("nowhere")
     assert main(ask(serve(), "--out", "table.csv", "--dry-run")) == 0
     assert main(ask(serve(), "--out", "table.csv")) == 3
@@ -81,9 +75,7 @@ def test_a_file_that_cannot_be_read_is_named_once(
     assert told == ["docs/broken.txt cannot be read: No such file or directory"] * 2
 
 
-def test_a_limit_ends_a_run_with_code_3(
-    serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_limit_ends_a_run_with_code_3(serve: Serve, folder: Path, capsys: Capture) -> None:
     limits = ["--max-tokens", "1500", "--memory-tokens", "50", "--answer-tokens", "50"]
     assert main(ask(serve(), "--out", "table.csv", *limits)) == 3
     out, err = capsys.readouterr()
@@ -98,9 +90,7 @@ def test_a_limit_ends_a_run_with_code_3(
     assert "--max-tokens 9 leaves no room for a call" in capsys.readouterr().err
 
 
-def test_a_dry_run_tells_the_cost_and_leaves_nothing(
-    serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_tells_the_cost_and_leaves_nothing(serve: Serve, folder: Path, capsys: Capture) -> None:
     server = serve()
     prices = ["--prompt-price", "1", "--completion-price", "2", "--dry-run"]
     assert main(ask(server, *prices)) == 0
@@ -127,13 +117,13 @@ def test_a_dry_run_tells_the_cost_and_leaves_nothing(
     ],
 )
 def test_what_is_wrong_is_said(
-    serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+    serve: Serve, folder: Path, capsys: Capture, words: list[str], code: int, said: str
 ) -> None:
     assert main([*words, "--base-url", serve().base_url]) == code
     assert said in capsys.readouterr().err and sorted(it.name for it in folder.parent.iterdir()) == ["docs"]
 
 
-def test_two_runs_at_once_do_no_harm(serve: Serve, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_at_once_do_no_harm(serve: Serve, folder: Path, capsys: Capture) -> None:
     with Log(folder.parent / ".table.csv.memagent" / "record.jsonl"):
         assert main(ask(serve(), "--out", "table.csv")) == 2
     assert "in use by another process" in capsys.readouterr().err

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
 from memagent.cli.evaluate import redact_command
-from server import Server, lasting_fault, refusal
-
-Serve = Callable[..., Server]
+from server import lasting_fault, refusal
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def examples(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def command(tmp_path: Path, examples: str, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def command(tmp_path: Path, examples: str, serve: Serve, monkeypatch: Patch) -> list[str]:
     monkeypatch.setenv("OPENAI_BASE_URL", serve(lambda messages: "a hat").base_url)
     monkeypatch.chdir(tmp_path)
     return ["eval", "--examples", examples, "--reader", "full", "--reader", "gated", "--out", "rows"]
@@ -37,9 +35,7 @@ def lines(folder: str = "rows") -> list[str]:
     return Path(folder, "rows.jsonl").read_text("utf-8").splitlines()
 
 
-def test_the_scores_go_to_stdout_and_the_progress_to_stderr(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_scores_go_to_stdout_and_the_progress_to_stderr(command: list[str], capsys: Capture) -> None:
     assert main(command) == 0
     out, err = capsys.readouterr()
     assert out.startswith("**full**, examples per cell: 4\n\n| task |")
@@ -50,7 +46,7 @@ def test_the_scores_go_to_stdout_and_the_progress_to_stderr(
 
 
 def test_a_dry_run_says_what_it_costs_at_most(
-    command: list[str], capsys: pytest.CaptureFixture[str], serve: Serve, monkeypatch: pytest.MonkeyPatch
+    command: list[str], capsys: Capture, serve: Serve, monkeypatch: Patch
 ) -> None:
     server = serve(lambda messages: "a hat")
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
@@ -62,9 +58,7 @@ def test_a_dry_run_says_what_it_costs_at_most(
     assert not Path("rows").exists() and not server.asked
 
 
-def test_a_dry_run_estimates_where_there_is_no_model(
-    examples: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_estimates_where_there_is_no_model(examples: str, capsys: Capture) -> None:
     for asked in (["--examples", examples], ["--task", "niah_single_1", "--length", "1024", "--count", "1"]):
         assert main(["eval", *asked, "--workflow", "full", "--out", "rows", "--dry-run"]) == 0
         out, err = capsys.readouterr()
@@ -72,21 +66,19 @@ def test_a_dry_run_estimates_where_there_is_no_model(
         assert "no model is fetched yet\nestimated" in err
 
 
-def test_the_usual_workflow_is_that_of_ask(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_usual_workflow_is_that_of_ask(command: list[str], capsys: Capture) -> None:
     plain = [word for word in command if word not in ("--reader", "full", "gated")]
     assert main(plain) == 0
     assert capsys.readouterr().out.startswith("**auto**, examples per cell: 4\n")
     assert json.loads(Path("rows/run.json").read_text())["plan"]["workflows"] == ["auto"]
 
 
-def test_quiet_says_nothing_on_stderr(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_says_nothing_on_stderr(command: list[str], capsys: Capture) -> None:
     assert main([*command, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_tasks_lengths_and_counts_are_taken_from_flags(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_lengths_and_counts_are_taken_from_flags(command: list[str], capsys: Capture) -> None:
     flags = ["eval", "--task", "niah_single_1", "--task", "squad", "--length", "1024", "--documents", "3",
              "--reader", "full", "--count", "2", "--seed", "5", "--out", "made"]  # fmt: skip
     assert main(flags) == 0
@@ -103,7 +95,7 @@ def test_tasks_lengths_and_counts_are_taken_from_flags(
 
 
 def test_rows_name_the_haystack_and_a_sample_is_reported(
-    command: list[str], examples: str, capsys: pytest.CaptureFixture[str]
+    command: list[str], examples: str, capsys: Capture
 ) -> None:
     rows = [json.loads(line) for line in Path(examples).read_text("utf-8").splitlines()]
     rows[1]["haystack"] = "sample of essays, sha256 1"
@@ -113,7 +105,7 @@ def test_rows_name_the_haystack_and_a_sample_is_reported(
     assert "essays: using the small sample" in capsys.readouterr().err
 
 
-def test_sources_are_not_for_rows(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_are_not_for_rows(command: list[str], capsys: Capture) -> None:
     assert main([*command, "--cite"]) == 2
     assert "--cite" in capsys.readouterr().err
 
@@ -125,7 +117,7 @@ def test_a_small_set_is_read_whole(command: list[str]) -> None:
     assert len(lines("all")) == 15
 
 
-def test_the_scorer_is_the_one_asked_for(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scorer_is_the_one_asked_for(command: list[str], capsys: Capture) -> None:
     assert main([*command, "--scorer", "exact_match", "--samples-per-example", "2", "--count", "1"]) == 0
     out, err = capsys.readouterr()
     assert "| hats | 100.0 [0, 100] |" in out, "articles do not count"
@@ -133,7 +125,7 @@ def test_the_scorer_is_the_one_asked_for(command: list[str], capsys: pytest.Capt
     assert len(lines()) == 4
 
 
-def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_says_what_is_there(command: list[str], capsys: Capture) -> None:
     assert main(command) == 0
     whole = lines()
     Path("rows", "rows.jsonl").write_text("\n".join(whole[:5]) + "\n" + whole[5][:30], "utf-8")
@@ -163,7 +155,7 @@ def test_resume_says_what_is_there(command: list[str], capsys: pytest.CaptureFix
     ],
 )
 def test_settings_that_cannot_be_end_with_2(
-    command: list[str], examples: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    command: list[str], examples: str, arguments: list[str], words: str, capsys: Capture
 ) -> None:
     arguments = [word.replace("{file}", examples) for word in arguments]
     assert main(["eval", "--out", "out", *arguments]) == 2
@@ -172,7 +164,7 @@ def test_settings_that_cannot_be_end_with_2(
 
 
 def test_one_failure_is_reported_and_all_failures_exit_with_3(
-    command: list[str], serve: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], serve: Serve, monkeypatch: Patch, capsys: Capture
 ) -> None:
     server = serve(lambda messages: "a hat", lasting_fault(refusal(503, "on fire"), spared=5))
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)

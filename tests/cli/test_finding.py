@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
 from memagent.cli.models import suggest_models
 from memagent.engines import discovery
@@ -16,11 +16,9 @@ from server import Server
 
 pytestmark = pytest.mark.usefixtures("gated")
 
-Serve = Callable[..., Server]
-
 
 @pytest.fixture
-def found(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Server:
+def found(serve: Serve, monkeypatch: Patch) -> Server:
     """A server with two models where vLLM usually listens; nothing listens at the other places."""
     listed = [{"id": name, "object": "model", "max_model_len": 8192} for name in ("reader-7b", "other-3b")]
     server = serve(listed=listed)
@@ -43,7 +41,7 @@ def asked_models(server: Server) -> set[str]:
 
 
 def test_ask_uses_what_it_finds_and_says_so(
-    found: Server, story: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    found: Server, story: str, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "top-secret")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
@@ -72,9 +70,7 @@ def test_notebooks_use_what_they_find(found: Server, story: str, tmp_path: Path)
     assert len(found.asked) == asked + 1 and asked_models(found) == {"reader-7b"}
 
 
-def test_a_named_model_is_looked_for_by_its_name(
-    found: Server, story: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_named_model_is_looked_for_by_its_name(found: Server, story: str, capsys: Capture) -> None:
     assert main(["ask", "Which facts?", story, "--model", "other-3b"]) == 0
     assert asked_models(found) == {"other-3b"} and "using other-3b of vLLM" in capsys.readouterr().err
     assert main(["ask", "Which facts?", story, "--model", "nobody-has-it"]) == 2
@@ -85,7 +81,7 @@ def test_a_named_model_is_looked_for_by_its_name(
     assert "gone.gguf" in capsys.readouterr().err and asked_models(found) == {"other-3b"}
 
 
-def test_what_is_said_wins(found: Server, serve: Serve, story: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said_wins(found: Server, serve: Serve, story: str, monkeypatch: Patch) -> None:
     mine = serve()
     assert main(["ask", "Which facts?", story, "--base-url", mine.base_url]) == 0
     monkeypatch.setenv("OPENAI_BASE_URL", mine.base_url)
@@ -93,16 +89,14 @@ def test_what_is_said_wins(found: Server, serve: Serve, story: str, monkeypatch:
     assert len(mine.asked) == 4 and found.requests == []
 
 
-def test_it_can_be_turned_off(
-    found: Server, story: str, nobody: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_can_be_turned_off(found: Server, story: str, nobody: Path, monkeypatch: Patch) -> None:
     assert main(["ask", "Which facts?", story, "--no-discover"]) == 2
     monkeypatch.setenv("MEMAGENT_DISCOVER", "false")
     assert main(["ask", "Which facts?", story]) == 2
     assert found.requests == []
 
 
-def test_doctor_lists_what_it_finds(found: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_what_it_finds(found: Server, capsys: Capture) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert f"servers on this machine: vLLM at {found.base_url} (reader-7b, other-3b)" in out
@@ -113,7 +107,7 @@ def test_doctor_lists_what_it_finds(found: Server, capsys: pytest.CaptureFixture
     assert "servers on this machine" not in capsys.readouterr().out
 
 
-def test_models_lists_what_is_at_hand(found: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_lists_what_is_at_hand(found: Server, capsys: Capture) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out
     assert (
@@ -140,7 +134,7 @@ def test_what_is_worth_fetching_fits_the_memory() -> None:
 
 
 def test_a_model_worth_fetching_is_named_with_its_maker_and_licence(
-    found: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    found: Server, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("memagent.cli.models.memory_bytes", lambda: 64 * 2**30)
     assert main(["models"]) == 0

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
 from server import Server
 
-Serve = Callable[..., Server]
-
 
 @pytest.fixture
-def server(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(serve: Serve, monkeypatch: Patch) -> Server:
     """A model server that the environment names."""
     server = serve()
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
@@ -23,7 +21,7 @@ def server(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     """The current folder, with two documents."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "docs"
@@ -52,9 +50,7 @@ def chunks_of(server: Server) -> list[str]:
     return [it.partition("So it goes on.")[2].partition("</")[0] for it in prompts if "So it goes on." in it]
 
 
-def test_it_reads_the_same_chunks_in_the_same_way(
-    server: Server, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_reads_the_same_chunks_in_the_same_way(server: Server, folder: Path, capsys: Capture) -> None:
     assert main([*FIRST, "--json"]) == 0
     first, read = json.loads(capsys.readouterr().out), chunks_of(server)
     server.requests.clear()
@@ -70,7 +66,7 @@ def test_it_reads_the_same_chunks_in_the_same_way(
 
 
 def test_a_flag_wins_over_the_last_read(
-    server: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: Server, folder: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     assert main([*FIRST, "--temperature", "0.5"]) == 0
     capsys.readouterr()
@@ -82,9 +78,7 @@ def test_a_flag_wins_over_the_last_read(
     assert server.asked[-1]["temperature"] == 0.5
 
 
-def test_a_follow_up_may_be_followed_up_and_resumed(
-    server: Server, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_follow_up_may_be_followed_up_and_resumed(server: Server, folder: Path, capsys: Capture) -> None:
     assert main([*FIRST]) == 0
     assert main(["ask", "--continue", "And which lamps?", "--max-calls", "2"]) == 3
     server.requests.clear()
@@ -94,9 +88,7 @@ def test_a_follow_up_may_be_followed_up_and_resumed(
 
 
 @pytest.mark.parametrize("change", ["changed", "gone"])
-def test_documents_must_be_as_they_were(
-    server: Server, folder: Path, change: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_must_be_as_they_were(server: Server, folder: Path, change: str, capsys: Capture) -> None:
     assert main([*FIRST]) == 0
     server.requests.clear()
     if change == "gone":
@@ -110,7 +102,7 @@ def test_documents_must_be_as_they_were(
 
 
 def test_what_cannot_be_continued_is_said(
-    server: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: Server, folder: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     assert main(["ask", "--continue", "And which lamps?"]) == 2
     assert "there is no journal in" in capsys.readouterr().err
@@ -127,9 +119,7 @@ def test_what_cannot_be_continued_is_said(
     assert "stdin" in capsys.readouterr().err
 
 
-def test_another_model_is_said(
-    serve: Serve, server: Server, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_model_is_said(serve: Serve, server: Server, folder: Path, capsys: Capture) -> None:
     assert main([*FIRST]) == 0
     other = serve(listed=[{"id": "other-3b"}]).base_url
     capsys.readouterr()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Serve
 from memagent.cli import main
 from memagent.reading.read import NO_ROOM, NOT_FOUND
-from server import Messages, Server
+from server import Messages
 
-Serve = Callable[..., Server]
 NOTES = ("--workflow", "notes")
 
 SILENT = "Nothing is told of that."
@@ -38,9 +38,7 @@ def notes(answer: str, note: str = SAID) -> Callable[[Messages], str]:
     return reply
 
 
-def test_notes_answers_from_what_was_noted(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_notes_answers_from_what_was_noted(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve(notes("It was lost in Vienna.", "It says that the black hat was lost in Vienna."))
     words = ["ask", "Where was the black hat lost?", str(story), *NOTES, "--json"]
     assert main([*words, "--base-url", server.base_url]) == 0
@@ -51,9 +49,7 @@ def test_notes_answers_from_what_was_noted(
     assert f"- {SAID}" in last and "not in the document" not in last
 
 
-def test_no_answer_is_made_from_nothing(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_answer_is_made_from_nothing(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve(lambda messages: SILENT)
     words = ["ask", "Which surgeon sewed it?", str(story), *NOTES, "--base-url", server.base_url]
     assert main(words) == 0
@@ -66,9 +62,7 @@ def test_no_answer_is_made_from_nothing(
     assert (told["found"], told["answer"], told["statements"], told["memory"]) == (False, NOT_FOUND, [], "")
 
 
-def test_what_the_memory_had_no_room_for_is_said(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_memory_had_no_room_for_is_said(serve: Serve, story: Path, capsys: Capture) -> None:
     told = [f"The black hat number {place} was lost in Vienna." for place in range(9)]
     story.write_text("\n\n".join(f"{it}\n\n{'The lamp burned all night. ' * 60}" for it in told), "utf-8")
     server = serve(notes("It was lost in Vienna.", "Hats were lost."))
@@ -84,7 +78,7 @@ def test_what_the_memory_had_no_room_for_is_said(
 
 
 def test_a_model_may_say_that_doubtful_passages_do_not_answer(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, capsys: Capture
 ) -> None:
     server = serve(notes("Not in the document."))
     question = "Which surgeon sewed the emperor's hat in Madrid, and when?"
@@ -101,7 +95,7 @@ def test_a_model_may_say_that_doubtful_passages_do_not_answer(
 
 
 def test_an_answer_that_the_document_does_not_say_is_marked(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, capsys: Capture
 ) -> None:
     marked = "the document does not say this, and no passage comes near it: check it"
     words = ["ask", "Where was the black hat lost?", str(story), "--base-url"]
@@ -114,9 +108,7 @@ def test_an_answer_that_the_document_does_not_say_is_marked(
     assert out.endswith(f"{SAID}\n") and marked not in err.rpartition("answered in")[2]
 
 
-def test_sources_go_to_stdout_only_if_they_are_asked_for(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sources_go_to_stdout_only_if_they_are_asked_for(serve: Serve, story: Path, capsys: Capture) -> None:
     words = ["ask", "Where was the black hat lost?", str(story), "--base-url", serve(notes(SAID)).base_url]
     assert main(words) == 0
     assert capsys.readouterr().out == f"{SAID}\n"
@@ -126,7 +118,7 @@ def test_sources_go_to_stdout_only_if_they_are_asked_for(
 
 
 def test_a_row_of_many_files_says_that_no_answer_was_found(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, capsys: Capture
 ) -> None:
     table = story.with_name("table.jsonl")
     words = ["ask", "--each", "Who?", str(story), *NOTES, "--out", str(table)]
@@ -137,7 +129,7 @@ def test_a_row_of_many_files_says_that_no_answer_was_found(
 
 
 def test_what_fits_one_prompt_is_read_in_one_and_it_is_said(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, capsys: Capture
 ) -> None:
     server = serve(notes(SAID))
     words = ["ask", "Where was the black hat lost?", str(story), "--base-url", server.base_url, "--json"]
@@ -153,7 +145,7 @@ def test_what_fits_one_prompt_is_read_in_one_and_it_is_said(
 
 
 def test_an_answer_to_what_the_document_hardly_names_is_marked(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
+    serve: Serve, story: Path, capsys: Capture
 ) -> None:
     server = serve(lambda messages: "Vienna")
     for question, doubtful in (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Patch
 from memagent.cli import main
 from memagent.errors import SettingsError
 from memagent.settings import load_settings, settings_by_name
@@ -18,7 +19,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_explains_itself(command: str, capsys: Capture) -> None:
     assert main([*command.split(), "--help"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"Usage: memagent {command}") and err == ""
@@ -43,9 +44,7 @@ def options(listed: str) -> set[str]:
         ("notes add", "--text --json --notebooks --quiet --model --base-url"),
     ],
 )
-def test_help_lists_what_most_need_and_help_all_the_rest(
-    command: str, needed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_lists_what_most_need_and_help_all_the_rest(command: str, needed: str, capsys: Capture) -> None:
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out.partition("\nOptions:\n")[2]
     listed = options(out)
@@ -56,7 +55,7 @@ def test_help_lists_what_most_need_and_help_all_the_rest(
     assert more and len(all_listed) == len(listed) + int(more[1]) and listed < all_listed
 
 
-def test_settings_stand_under_their_headings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_stand_under_their_headings(capsys: Capture) -> None:
     assert main(["ask", "--help-all"]) == 0
     own, _, rest = capsys.readouterr().out.partition("How a model is reached:")
     engine, _, read = rest.partition("How a document is read:")
@@ -66,9 +65,7 @@ def test_settings_stand_under_their_headings(capsys: pytest.CaptureFixture[str])
     assert "auto, evidence, full" in " ".join(read.split()) and "MEMAGENT_MODEL" in read
 
 
-def test_a_shell_completes_commands_and_flags(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shell_completes_commands_and_flags(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("_MEMAGENT_COMPLETE", "bash_source")
     assert main([]) == 0
     assert "complete" in capsys.readouterr().out
@@ -93,16 +90,14 @@ def test_a_shell_completes_commands_and_flags(
 
 
 @pytest.mark.parametrize("group", ["", "data", "models", "train"])
-def test_a_list_of_commands_says_what_each_does_in_full(
-    group: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_of_commands_says_what_each_does_in_full(group: str, capsys: Capture) -> None:
     assert main([*group.split(), "--help"]) == 0
     listed = capsys.readouterr().out.partition("Commands:")[2]
     assert listed.strip() and "..." not in listed
 
 
 def test_a_wrong_value_is_named_by_its_flag_and_in_python_by_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "a.txt").write_text("text")
     assert main(["ask", "What?", str(tmp_path / "a.txt"), "--chunk-tokens", "0", "--top-p", "2"]) == 2

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,6 +17,7 @@ import pytest
 
 import memagent
 from cli.terminal import on_terminal
+from fixtures import Capture, Serve
 from memagent.cli import _memagent, _signals_as_interrupts, main
 from memagent.cli.messages import flags, harmless, with_flags
 from memagent.settings import settings_by_name
@@ -26,7 +27,6 @@ from waiting import wait_for
 pytestmark = pytest.mark.usefixtures("gated")
 
 EVIL = "red \x1b[31m alert \x07 \x9b2J \u202eend"
-Serve = Callable[..., Server]
 
 
 @pytest.fixture
@@ -61,9 +61,7 @@ def test_a_terminal_never_gets_the_controls_of_a_model(serve: Serve, story: Path
         assert "\x1b[31m alert" not in text and "\x07" not in text and "\u202e" not in text
 
 
-def test_pipes_and_json_get_an_answer_whole(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipes_and_json_get_an_answer_whole(serve: Serve, story: Path, capsys: Capture) -> None:
     server = serve(lambda messages: EVIL)
     assert main(command(server, story)) == 0
     out, err = capsys.readouterr()
@@ -73,9 +71,7 @@ def test_pipes_and_json_get_an_answer_whole(
     assert json.loads(line)["answer"] == EVIL and "\x9b" not in line and "\u202e" not in line
 
 
-def test_errors_that_quote_a_server_are_harmless(
-    serve: Serve, story: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_that_quote_a_server_are_harmless(serve: Serve, story: Path, capsys: Capture) -> None:
     assert main(["ask", "who?", f"no\x1b[31m{story}", "--base-url", serve().base_url]) == 4
     assert "\x1b" not in capsys.readouterr().err
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
 from memagent.training.metrics import open_metrics
 from memagent.training.settings import TrainingSettings
-from server import Server
 
 
 @pytest.fixture
-def rows(tmp_path: Path, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> str:
+def rows(tmp_path: Path, serve: Serve, monkeypatch: Patch) -> str:
     monkeypatch.chdir(tmp_path)
     row = {"problem": "Whose hat?", "document": "A hat. " * 40, "answers": ["hat"]}
     Path("hats.jsonl").write_text(f"{json.dumps(row)}\n" * 3, "utf-8")
@@ -26,7 +25,7 @@ def rows(tmp_path: Path, serve: Callable[..., Server], monkeypatch: pytest.Monke
     return "rows"
 
 
-def test_it_prints_the_files_that_it_wrote(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_the_files_that_it_wrote(rows: str, capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["report", "--out", "told", rows]) == 0
     written = capsys.readouterr().out.split()
@@ -44,9 +43,7 @@ def test_a_folder_may_come_after_a_flag(rows: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["nothing", "hats.jsonl"])
-def test_a_folder_without_rows_ends_with_2(
-    rows: str, folder: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_rows_ends_with_2(rows: str, folder: str, capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["report", folder]) == 2
     assert folder in capsys.readouterr().err
@@ -60,9 +57,7 @@ def training(tmp_path: Path) -> str:
     return "run"
 
 
-def test_training_runs_have_a_report_as_well(
-    rows: str, training: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_runs_have_a_report_as_well(rows: str, training: str, capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["report", training, "--out", "told"]) == 0
     written = capsys.readouterr().out.split()
@@ -70,9 +65,7 @@ def test_training_runs_have_a_report_as_well(
     assert Path("told/report.md").read_text("utf-8").startswith("# Training\n")
 
 
-def test_training_and_evaluation_do_not_go_into_one_report(
-    rows: str, training: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_and_evaluation_do_not_go_into_one_report(rows: str, training: str, capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["report", rows, training, "--out", "told"]) == 2
     said = " ".join(capsys.readouterr().err.split())
@@ -83,7 +76,7 @@ def test_training_and_evaluation_do_not_go_into_one_report(
 @pytest.mark.parametrize("key", ["version", "created", "command", "attempts", "model", "plan"])
 @pytest.mark.parametrize("value", [None, [1], "missing"])
 def test_a_run_json_that_lacks_what_the_report_needs_is_an_error(
-    rows: str, key: str, value: Any, capsys: pytest.CaptureFixture[str]
+    rows: str, key: str, value: Any, capsys: Capture
 ) -> None:
     run = json.loads(Path("rows/run.json").read_text("utf-8"))
     del run[key]
@@ -108,7 +101,7 @@ def test_a_run_json_that_was_edited_still_reports_its_rows(rows: str) -> None:
     [("{", "is not JSON"), ("[" * 10_000, "is not JSON")],
 )
 def test_settings_of_a_training_run_that_are_none_are_an_error(
-    rows: str, training: str, settings: str, why: str, capsys: pytest.CaptureFixture[str]
+    rows: str, training: str, settings: str, why: str, capsys: Capture
 ) -> None:
     Path(training, "settings.json").write_text(settings, "utf-8")
     capsys.readouterr()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import memagent
+from fixtures import Capture
 from memagent.cli import main
 from memagent.cli.journals import Spans
 
@@ -23,9 +24,7 @@ def record(path: Path, replies: list[str]) -> None:
     memagent.read("What was lost?", document, engine=engine, trace=path, settings=settings)
 
 
-def test_additions_and_removals_are_shown_by_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_additions_and_removals_are_shown_by_sentence(tmp_path: Path, capsys: Capture) -> None:
     trace = tmp_path / "trace.jsonl"
     record(trace, REPLIES)
     assert main(["show", str(trace)]) == 0
@@ -43,7 +42,7 @@ def test_additions_and_removals_are_shown_by_sentence(
     ]
 
 
-def test_a_wasted_call_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wasted_call_is_reported(tmp_path: Path, capsys: Capture) -> None:
     trace, texts = tmp_path / "trace.jsonl", iter(["UNCHANGED", "A hat was lost.", "UNCHANGED"])
     document = memagent.text_document("Some words of a story. " * 50, name="story.txt")
     engine = memagent.ScriptedEngine(lambda _messages: next(texts, "It is black."), calls=2)
@@ -55,9 +54,7 @@ def test_a_wasted_call_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture
     assert steps[:7] == ["1", "unchanged", "2", "+", "3", "asked ahead", "3"]
 
 
-def test_a_reply_that_left_the_memory_unchanged_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reply_that_left_the_memory_unchanged_is_reported(tmp_path: Path, capsys: Capture) -> None:
     """A bare marker is no verdict: the model is asked again, for a note."""
     trace, document = tmp_path / "trace.jsonl", memagent.text_document("Some words of a story.")
     engine = memagent.ScriptedEngine(["MEMORY", "Nobody speaks\nof a hat."])
@@ -73,9 +70,7 @@ def test_a_reply_that_left_the_memory_unchanged_is_reported(
     ]
 
 
-def test_an_unfinished_journal_is_shown_as_far_as_it_goes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_journal_is_shown_as_far_as_it_goes(tmp_path: Path, capsys: Capture) -> None:
     trace = tmp_path / "trace.jsonl"
     with pytest.raises(memagent.EngineError):
         record(trace, REPLIES[:2])
@@ -86,14 +81,14 @@ def test_an_unfinished_journal_is_shown_as_far_as_it_goes(
     assert "--resume" in err
 
 
-def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_file_is_refused(tmp_path: Path, capsys: Capture) -> None:
     other = tmp_path / "other.txt"
     other.write_text("a poem\nof two lines\n")
     assert main(["show", str(other)]) == 2
     assert "not written by memagent" in capsys.readouterr().err
 
 
-def test_without_a_name_the_newest_journal_is_shown(nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_name_the_newest_journal_is_shown(nobody: Path, capsys: Capture) -> None:
     folder = nobody / "memagent" / "journals"
     assert main(["show"]) == 2
     assert f"there is no journal in {folder}" in capsys.readouterr().err
@@ -105,9 +100,7 @@ def test_without_a_name_the_newest_journal_is_shown(nobody: Path, capsys: pytest
     assert "answer: The hat of a." in out and str(folder / "a.jsonl") in err
 
 
-def test_chunks_are_shown_as_long_as_the_document_is_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chunks_are_shown_as_long_as_the_document_is_the_same(tmp_path: Path, capsys: Capture) -> None:
     story, trace = tmp_path / "story.txt", tmp_path / "trace.jsonl"
     story.write_text("\n\n".join(f"Part {number}: " + "some words. " * 40 for number in range(12)), "utf-8")
     settings = memagent.Settings(read=memagent.ReadSettings(chunk_tokens=140, workflow="overwrite"))
@@ -131,9 +124,7 @@ def test_chunks_are_shown_as_long_as_the_document_is_the_same(
     assert "story.txt" in capsys.readouterr().err
 
 
-def test_chunks_of_a_folder_with_a_file_that_was_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chunks_of_a_folder_with_a_file_that_was_left_out(tmp_path: Path, capsys: Capture) -> None:
     folder, trace = tmp_path / "docs", tmp_path / "trace.jsonl"
     folder.mkdir()
     (folder / "a.txt").write_text("A hat was lost.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import Capture, Patch, Serve
 from memagent.cli import main
 from memagent.cli.train import overrides
 from memagent.errors import SettingsError
@@ -29,7 +29,7 @@ def flags(*pairs: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -38,7 +38,7 @@ def stages(run: str) -> list[str]:
     return [json.loads(row)["stage"] for row in rows]
 
 
-def test_a_run_from_the_warm_start_to_an_export(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_the_warm_start_to_an_export(capsys: Capture) -> None:
     pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM
 
@@ -63,14 +63,14 @@ def test_a_run_from_the_warm_start_to_an_export(capsys: pytest.CaptureFixture[st
     assert "the policy has no LoRA" in capsys.readouterr().err
 
 
-def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_is_quiet(capsys: Capture) -> None:
     pytest.importorskip("torch")
     assert main(["train", "sft", PRESET, "--quiet", "--out", "here", *flags(*SMALL)]) == 0
     assert capsys.readouterr() == ("here\n", "")
 
 
 @pytest.fixture
-def endpoint(serve: Callable[..., Server]) -> Server:
+def endpoint(serve: Serve) -> Server:
     """It answers with the digit that its prompt has, if it is below 3."""
     return serve(
         lambda messages: next((it for it in messages[-1]["content"] if it in "012"), "x"),
@@ -83,9 +83,7 @@ def collect(endpoint: Server, *more: str) -> list[str]:
     return ["train", "collect", PRESET, *engine, "--out", "found.jsonl", *more]
 
 
-def test_trajectories_are_collected_and_imitated(
-    endpoint: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trajectories_are_collected_and_imitated(endpoint: Server, capsys: Capture) -> None:
     assert main(collect(endpoint, "--count", "20")) == 0
     found = list(read_trajectories("found.jsonl"))
     assert 0 < len(found) < 20 and capsys.readouterr().err == f"{len(found)} of 20 attempts kept\n"
@@ -99,9 +97,7 @@ def test_trajectories_are_collected_and_imitated(
     assert stages("runs/tiny") == ["warm_start"] * 2
 
 
-def test_what_is_kept_is_decided_by_the_least_reward(
-    endpoint: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_kept_is_decided_by_the_least_reward(endpoint: Server, capsys: Capture) -> None:
     more = ("--least-reward", "0", "--samples", "2", "--count", "5", *flags("read.temperature=1"))
     assert main(collect(endpoint, *more)) == 0
     assert "10 of 10 attempts kept" in capsys.readouterr().err
@@ -123,7 +119,7 @@ def test_what_is_kept_is_decided_by_the_least_reward(
     ],
 )
 def test_no_collection_replaces_a_file_by_nothing(
-    more: tuple[str, ...], said: str, endpoint: Server, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], said: str, endpoint: Server, capsys: Capture
 ) -> None:
     Path("found.jsonl").write_text("what an hour of attempts has cost")
     assert main(collect(endpoint, *more)) == 2
@@ -131,7 +127,7 @@ def test_no_collection_replaces_a_file_by_nothing(
     assert Path("found.jsonl").read_text() == "what an hour of attempts has cost"
 
 
-def test_each_example_of_a_file_is_asked_once(endpoint: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_example_of_a_file_is_asked_once(endpoint: Server, capsys: Capture) -> None:
     row = {"problem": "?", "document": "abc1de", "answers": ["1"], "task": "mine"}
     Path("mine.jsonl").write_text("".join(json.dumps(row | {"id": f"e{n}"}) + "\n" for n in range(3)))
     more = flags("data.examples=['mine.jsonl']", "read.workflow=overwrite")
@@ -140,9 +136,7 @@ def test_each_example_of_a_file_is_asked_once(endpoint: Server, capsys: pytest.C
     assert [it.example_id for it in read_trajectories("found.jsonl")] == ["e0", "e1", "e2"]
 
 
-def test_an_endpoint_that_fails_ends_with_3(
-    serve: Callable[..., Server], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_endpoint_that_fails_ends_with_3(serve: Serve, capsys: Capture) -> None:
     broken = serve(faults=lasting_fault(refusal(503, "on fire")))
     assert main(collect(broken, *flags("engine.retries=0"))) == 3
     err = capsys.readouterr().err
@@ -166,9 +160,7 @@ def test_an_endpoint_that_fails_ends_with_3(
         (["collect", PRESET, "--out", "x", *flags("data.examples=[]", *NOWHERE)], "which examples?"),
     ],
 )
-def test_impossible_requests_exit_with_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_requests_exit_with_2(arguments: list[str], words: str, capsys: Capture) -> None:
     assert main(["train", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == "" and words in err.partition("error: ")[2] and "Traceback" not in err
@@ -186,7 +178,7 @@ def test_impossible_requests_exit_with_2(
     ],
 )
 def test_training_exits_with_2_for_impossible_requests(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, capsys: Capture
 ) -> None:
     pytest.importorskip("torch")
     assert main(["train", *arguments]) == 2
@@ -217,7 +209,7 @@ def test_collecting_needs_no_torch(endpoint: Server) -> None:
     assert done.returncode == 0 and "attempts kept" in done.stderr, done.stderr
 
 
-def test_the_help_names_every_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_every_way(capsys: Capture) -> None:
     assert main(["train", "--help"]) == 0
     told = capsys.readouterr().out
     assert all(word in told for word in ("run", "sft", "collect", "export", "accelerate launch"))
@@ -244,8 +236,6 @@ def test_values_are_toml_or_text() -> None:
         (["run", PRESET, "--to", "gguf"], "No such option '--to'"),
     ],
 )
-def test_each_verb_has_its_own_flags(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_verb_has_its_own_flags(arguments: list[str], said: str, capsys: Capture) -> None:
     assert main(["train", *arguments]) == 2
     assert said in capsys.readouterr().err

@@ -8,9 +8,8 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 import memagent
+from fixtures import Capture, Patch
 from memagent.cli import main
 from memagent.storage import read_log
 
@@ -50,9 +49,7 @@ def held(page: Path, id: str) -> str:
     return gzip.decompress(base64.b64decode(found[1])).decode()
 
 
-def test_the_page_holds_the_journal_the_text_and_the_sources(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_holds_the_journal_the_text_and_the_sources(tmp_path: Path, capsys: Capture) -> None:
     trace, out = record(tmp_path, "a.txt", "b.txt"), tmp_path / "page.html"
     assert main(["view", str(trace), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}\n"
@@ -91,7 +88,7 @@ def test_the_sources_of_excerpts_are_those_of_the_memory(tmp_path: Path) -> None
     assert STORY[source["at"] :].startswith(source["excerpt"])
 
 
-def test_without_its_text_a_page_has_places_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_its_text_a_page_has_places_only(tmp_path: Path, capsys: Capture) -> None:
     trace, out = record(tmp_path, "a.txt"), tmp_path / "page.html"
     assert main(["view", str(trace), "--out", str(out), "--without-text"]) == 0
     assert 'id="embedded-text"' not in out.read_text("utf-8")
@@ -102,9 +99,7 @@ def test_without_its_text_a_page_has_places_only(tmp_path: Path, capsys: pytest.
     assert answer["statements"] is None and 'id="embedded-text"' not in out.read_text("utf-8")
 
 
-def test_no_file_but_a_page_is_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_file_but_a_page_is_overwritten(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     trace = record(tmp_path, "a.txt")
     document = tmp_path / "trace.html"
@@ -116,9 +111,7 @@ def test_no_file_but_a_page_is_overwritten(
     assert main(["view", str(trace)]) == main(["view", str(trace)]) == 0
 
 
-def test_a_file_that_is_not_a_journal_leaves_no_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_not_a_journal_leaves_no_page(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "a.jsonl").write_text("a poem\nof two lines\n", "utf-8")
     (tmp_path / "b.jsonl").write_bytes(b"")
     for name, said in (("a", "not written by memagent"), ("b", "is empty"), ("c", "cannot be read")):
