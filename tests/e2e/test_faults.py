@@ -182,17 +182,6 @@ def test_a_small_window_is_enough(wording: str, serve: Serve, document: Path, tm
     assert spans[-1][1] == len(document.read_text("utf-8"))
 
 
-def test_a_missing_server_is_reported_at_once(serve: Serve, document: Path, tmp_path: Path) -> None:
-    server = serve()
-    server.close()
-    failed = ask(server, document, tmp_path / "read.jsonl")
-    assert (failed.returncode, failed.stdout) == (3, "")
-    said = f"nothing listens at {server.base_url}: is the server running?"
-    assert f"error: {said} (tried 3 times)\n" in failed.stderr
-    assert re.search(rf"^WARNING .*trying again.*: {re.escape(said)}$", failed.stderr, re.MULTILINE)
-    assert "Traceback" not in said
-
-
 def test_no_secret_of_an_address_is_shown_or_kept(serve: Serve, document: Path, tmp_path: Path) -> None:
     server = serve(faults=lasting_fault(refusal(500, "out of order"), spared=3))
     trace = tmp_path / "read.jsonl"

@@ -71,17 +71,6 @@ def test_what_fits_is_forwarded_unchanged_with_tools_and_all_parameters(serve: A
     assert reply.json()["choices"][0]["message"]["content"] == "nothing was found"
 
 
-def test_a_stream_comes_back_byte_for_byte(serve: Any, serving: Any) -> None:
-    stream = 'data: {"choices": [{"delta": {"content": "a\\u00e9"}}], "odd":  1}\n\ndata: [DONE]\n\n'
-    page = Fault(200, {"Content-Type": "text/event-stream"}, stream)
-    server = serve(pages={URL: lambda body: page})
-    with serving(endpoint(server)).client() as client:
-        reply = client.post(URL, json={"model": "memagent", "stream": True, "messages": [
-            {"role": "user", "content": "Hi"}]})  # fmt: skip
-    assert reply.text == stream
-    assert reply.headers["content-type"].startswith("text/event-stream")
-
-
 class Passing(ScriptedEngine):
     """Passes chats to an endpoint that goes on with its stream once it is let."""
 
