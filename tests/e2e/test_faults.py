@@ -119,7 +119,9 @@ def test_no_unusable_reply_passes_for_an_answer(serve: Serve, tmp_path: Path) ->
 LASTING = UNUSABLE_REPLIES | {"length in a thought": UNFINISHED_THOUGHT}
 
 
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize(
+    "kind", ["null", *(pytest.param(kind, marks=pytest.mark.slow) for kind in LASTING if kind != "null")]
+)
 def test_replies_that_stay_unusable_end_the_read(
     kind: str, serve: Serve, document: Path, tmp_path: Path
 ) -> None:

@@ -48,8 +48,10 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
     return {name: result[name] for name in result if name not in ("seconds", "trace", "critical_path")}
 
 
-@pytest.mark.parametrize("workflow", CALLS)
-@pytest.mark.parametrize("kills_due", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("workflow", "kills_due"),
+    [("gated", 2), ("notes", 2), *(pytest.param(name, 10, marks=pytest.mark.slow) for name in CALLS)],
+)
 def test_a_read_that_is_killed_many_times(
     workflow: str, kills_due: int, serve: Callable[..., Server], tmp_path: Path
 ) -> None:

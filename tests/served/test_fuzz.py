@@ -19,19 +19,14 @@ from memagent.engines import ScriptedEngine
 from memagent.server.limits import read_keys
 from memagent.settings import ReadSettings
 
+EXAMPLES = 12
 KEY = "a-key-of-more-than-sixteen"
 
 
-@pytest.mark.parametrize(
-    ("given", "examples"),
-    [
-        (None, 1),
-        pytest.param(None, 12, marks=pytest.mark.slow),
-        pytest.param(KEY, 12, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [None, KEY])
 def test_no_request_meets_a_defect_or_an_undocumented_status(
-    serving: Any, tmp_path: Path, given: str | None, examples: int
+    serving: Any, tmp_path: Path, given: str | None
 ) -> None:
     """Without keys, and where a key is wanted and sent."""
     (tmp_path / "keys").write_text(KEY)
@@ -45,12 +40,12 @@ def test_no_request_meets_a_defect_or_an_undocumented_status(
     for operation in operations:
         for mode in GenerationMode:
             with suppress(Unsatisfiable):  # what takes no parameter cannot be asked wrongly
-                _check(operation.as_strategy(generation_mode=mode), headers, examples)
+                _check(operation.as_strategy(generation_mode=mode), headers)
 
 
-def _check(cases: Any, headers: dict[str, str], examples: int) -> None:
+def _check(cases: Any, headers: dict[str, str]) -> None:
     @hypothesis.settings(
-        max_examples=examples,
+        max_examples=EXAMPLES,
         deadline=None,
         derandomize=True,
         database=None,
