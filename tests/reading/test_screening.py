@@ -13,6 +13,7 @@ from facts import READING
 from function_engine import FunctionEngine
 from memagent import (
     EngineError,
+    JournalError,
     Read,
     ReadSettings,
     SettingsError,
@@ -21,6 +22,8 @@ from memagent import (
 )
 from memagent.documents.chunking import split
 from memagent.engines.scripted import count_words
+from memagent.reading.journal import read_journal
+from memagent.reading.lines import Header
 from memagent.reading.ranking import Screen
 from memagent.reading.workflows import workflows
 
@@ -129,6 +132,23 @@ def test_a_problem_that_names_nothing_of_the_document_passes_over_nothing() -> N
     engine = noting()
     assert read(engine, document({}, 5)).result.passed_over == 0
     assert shown(engine) == chunks_of(document({}, 5))
+
+
+def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
+    whole = noting()
+    expected = read(whole, document(FACTS), tmp_path / "whole.jsonl")
+    for calls in range(len(whole.prompts)):
+        trace, first, second = tmp_path / f"{calls}.jsonl", noting(most=calls), noting()
+        with pytest.raises(EngineError):
+            read(first, document(FACTS), trace)
+        again = read(second, document(FACTS), trace, resume=True)
+        assert first.prompts[:calls] + second.prompts == whole.prompts
+        assert (again.answer, again.memory) == (expected.answer, expected.memory)
+        assert again.result.passed_over == expected.result.passed_over == len(chunks_of(document(FACTS))) - 2
+    header, *_ = read_journal(tmp_path / "whole.jsonl")
+    assert isinstance(header, Header) and header.values["screen"] == 3
+    with pytest.raises(JournalError, match="screen was 3, now it is null"):
+        read(noting(), document(FACTS), tmp_path / "whole.jsonl", resume=True, screen=False)
 
 
 def test_a_source_of_a_chunk_that_was_passed_over_is_still_found() -> None:
