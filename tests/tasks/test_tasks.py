@@ -37,7 +37,7 @@ def total_tokens(example: Example, count: TokenCounter) -> int:
     return count(example.document) + count(example.problem) + room
 
 
-@pytest.mark.parametrize("length", [8192, 131_072])
+@pytest.mark.parametrize("length", [8192, pytest.param(131_072, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", [*RULER, *SIZED])
 def test_an_oracle_scores_all_and_a_null_reader_nothing(task: str, length: int, count: TokenCounter) -> None:
     recipe = Recipe(length_tokens=length, seed=3, count_tokens=count)
@@ -50,7 +50,16 @@ def test_an_oracle_scores_all_and_a_null_reader_nothing(task: str, length: int, 
     assert score(first, " ".join(second.answers)) <= 0.2, "another example's answers must not do"
 
 
-@pytest.mark.parametrize("task", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "niah_single_2"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "niah_single_1",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("niah_multikey_3", "vt", "cwe", "fwe", "niah_single_2")
+        ),
+    ],
+)
 def test_a_million_tokens_are_met_within_two_percent(task: str) -> None:
     counted = [0]
 
