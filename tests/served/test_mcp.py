@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from memagent.server.documents import Folders
 from memagent.server.gate import Metrics
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Limits
-from memagent.server.mcp import Desk, create_http_app, create_mcp
+from memagent.server.mcp import MAX_ROWS, Desk, create_http_app, create_mcp
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, Message
@@ -204,6 +205,46 @@ def test_an_empty_memory_is_reported(home: Path, facts: Callable[..., ScriptedEn
             assert (await call(client, "ask", question="Which are they?", paths=["short.txt"]))["found"]
             added = await call(client, "notes_add", name="diary", paths=["short.txt"])
             assert (len(added["versions"]), added["unnoted"]) == (1, []), "the file still counted as new"
+
+    finish(run())
+
+
+def test_an_answer_that_was_counted_has_its_table(home: Path) -> None:
+    text = "# One\n\nBo got 5 EUR from us.\n\n# Two\n\nAnn got 7 EUR.\n"
+    (home / "open" / "letters.md").write_text(text + "\n# More\n\nBo got 1 EUR.\n" * MAX_ROWS)
+    plan = {
+        "row": "one payment",
+        "fields": [{"name": "who", "type": "text"}, {"name": "amount", "type": "money"}],
+        "sql": "SELECT SUM(amount) FROM rows",
+    }
+
+    def reply(messages: tuple[Message, ...]) -> str:
+        prompt = messages[-1].content
+        if prompt.rstrip().endswith("The JSON object:"):
+            return json.dumps(plan)
+        rows = [
+            {"who": who, "amount": f"{amount} EUR"} for who, amount in re.findall(r"(\w+) got (\d)", prompt)
+        ]
+        return json.dumps([*rows, {"who": "Eve", "amount": "9 EUR"}])
+
+    async def run() -> None:
+        async with client_of(home, ScriptedEngine(reply, window_tokens=4000)) as client:
+            question = {"question": "How much in all?", "paths": ["letters.md"], "workflow": "tally"}
+            counted = await call(client, "ask", **question)
+            table = counted["table"]
+            assert counted["answer"].startswith("In EUR: 112\n") and table["sql"] == plan["sql"]
+            assert table["columns"] == ["who", "amount", "amount_currency"]
+            assert len(table["rows"]) == MAX_ROWS and table["coverage"]["rows"] == MAX_ROWS + 2
+            assert table["rows"][0]["values"] == {"who": "Bo", "amount": 5, "amount_currency": "EUR"}
+            source = table["rows"][1]["source"]
+            whole = (home / "open" / "letters.md").read_text()
+            assert whole[source["start"] : source["end"]] == source["excerpt"] == "Ann got 7 EUR."
+            assert table["coverage"]["refused"] > 0 and counted["statements"] == []
+            begun = await call(client, "start_read", **question)
+            assert await call(client, "read_result", id=begun["id"]) == counted, "and nothing is read again"
+            assert "nonsense" in await refusal(client, "ask", **question | {"workflow": "nonsense"})
+            told = await call(client, "ask", **question | {"workflow": "full"})
+            assert told["table"] is None
 
     finish(run())
 

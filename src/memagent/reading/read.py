@@ -220,14 +220,14 @@ class Read:
             self.stopped_early = await reading.passes.left_out()
         except DocumentError:  # what was not read need not be readable
             self.stopped_early = True
-        if self._provenance and self.has_answer:
+        if self._provenance and self.has_answer and not self.counts:  # else its rows have their places
             self.statements = await asyncio.to_thread(self._cite, self._provenance)
             self.answer = self._provenance.bare(self.answer)
         if journal := self._journal:
             for completion in await asyncio.to_thread(journal.left_over):
                 self._meter.take_unused(completion)
             if self._answers:
-                cited = self.statements if self._provenance else None
+                cited = self.statements if self._provenance or self.counts else None
                 await journal.finish(Answer(self.answer, self.has_answer, cited))
 
     @property

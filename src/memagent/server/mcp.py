@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import getdoc
@@ -28,6 +28,7 @@ from memagent.concurrency import drain
 from memagent.errors import MemAgentError, SettingsError
 from memagent.notebooks import Addition, Notebook, Notebooks, Version, note_document
 from memagent.reading.progress import Progress
+from memagent.reading.tally.plan import Plan
 from memagent.server import schemas
 from memagent.server.app import make_server
 from memagent.server.database import Job
@@ -43,6 +44,9 @@ from memagent.types import Engine, flatten
 from memagent.version import __version__
 
 OWNER = "mcp"
+MAX_ROWS = 100
+"""How many rows of a table an assistant is given, whose window they fill; its coverage counts all."""
+
 _FAR = 10**12  # the number of a conversation behind all others
 
 Question = Annotated[str, Field(description="the question, or what to look for")]
@@ -52,6 +56,11 @@ _SCREEN = (
     "name what they look for, never for questions about the whole"
 )
 Screen = Annotated[bool | None, Field(description=_SCREEN)]
+_HOW = (
+    "how to read, if not as the server is set: 'tally' for questions that count, add up, rank or list "
+    "all, which code then answers from a table of rows"
+)
+Way = Annotated[str | None, Field(description=_HOW, max_length=100)]
 Id = Annotated[str, Field(description="the id that start_read returned", max_length=100)]
 Name = Annotated[str, Field(description="the notebook's name")]
 
@@ -130,23 +139,29 @@ def _tool(server: MCPServer[Any], function: Callable[..., Awaitable[Any]]) -> No
 
 def _add_reads(tool: Callable[..., None], desk: Desk) -> None:
     @tool
-    async def ask(question: Question, paths: Paths, ctx: Context, screen: Screen = None) -> ReadAnswer:
+    async def ask(
+        question: Question, paths: Paths, ctx: Context, screen: Screen = None, workflow: Way = None
+    ) -> ReadAnswer:
         """Read files to answer a question, and wait for the answer. For more than a few pages use start_read.
 
         If the call is cut off, ask the same question again: it continues where it stopped.
         """
-        job = await _begin(desk, question, paths, screen, attended=True)
+        options = ReadOptions(cite=True, screen=screen, workflow=workflow)
+        job = await _begin(desk, question, paths, options, attended=True)
         events = desk.jobs.events(job, _FAR)
         await _report(drain(events), lambda: desk.jobs.progress(job) or Progress(), ctx, desk)
         return _describe_answer(await _find(desk, job.id))
 
     @tool
-    async def start_read(question: Question, paths: Paths, screen: Screen = None) -> ReadStatus:
+    async def start_read(
+        question: Question, paths: Paths, screen: Screen = None, workflow: Way = None
+    ) -> ReadStatus:
         """Start reading files to answer a question, and return at once; read_status tells how far it has got.
 
         Asking the same question about the same files continues the earlier read, or returns its result.
         """
-        return _describe_read(await _begin(desk, question, paths, screen), desk.jobs)
+        options = ReadOptions(cite=True, screen=screen, workflow=workflow)
+        return _describe_read(await _begin(desk, question, paths, options), desk.jobs)
 
     @tool
     async def read_status(id: Id) -> ReadStatus:
@@ -226,20 +241,19 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
 
 
 async def _begin(
-    desk: Desk, question: str, paths: Sequence[str], screen: bool | None, attended: bool = False
+    desk: Desk, question: str, paths: Sequence[str], options: ReadOptions, attended: bool = False
 ) -> Job:
-    prepared = await asyncio.to_thread(_prepare, desk, question, paths, screen)
+    prepared = await asyncio.to_thread(_prepare, desk, question, paths, options)
     return await desk.jobs.begin(OWNER, *prepared, attended=attended)
 
 
 def _prepare(
-    desk: Desk, question: str, paths: Sequence[str], screen: bool | None
+    desk: Desk, question: str, paths: Sequence[str], options: ReadOptions
 ) -> tuple[str, dict[str, Any], list[tuple[str, Content]]]:
     """Prepare a read for `Jobs.begin`, whose key is equal for the same question on the same files. Blocks."""
     if not question.strip():
         raise SettingsError("the question is empty: ask one")
     document = desk.folders.open(paths)
-    options = ReadOptions(cite=True, screen=screen)
     request = {
         "problem": question,
         "memory": "",
@@ -297,7 +311,16 @@ def _describe_answer(job: Job) -> ReadAnswer:
     result = job.outcome["result"]
     blank = [name for _, name in job.request["documents"] if name not in result["sources"]]
     left_out = [*job.request["left_out"], *(f"{name} has no text that can be read" for name in blank)]
+    table = result.get("table")
+    result = {**result, "table": _describe_table(table) if table else None}
     return ReadAnswer(id=job.id, files=result["sources"], left_out=left_out, **result)
+
+
+def _describe_table(table: Mapping[str, Any]) -> schemas.CountedTable:
+    plan, rows = Plan(**table["plan"]), table["rows"][:MAX_ROWS]
+    return schemas.CountedTable(
+        sql=plan.sql, columns=list(plan.columns), rows=rows, coverage=table["coverage"]
+    )
 
 
 def _describe_addition(addition: Addition) -> schemas.AdditionSummary:

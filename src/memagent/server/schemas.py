@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, cr
 from pydantic.fields import FieldInfo
 
 from memagent.errors import SettingsError
-from memagent.reading.sources import Statement
+from memagent.reading.sources import Source, Statement
 from memagent.settings import ReadSettings, Seed, settings_by_name
 
 _MAX_NUMBER = 100_000_000
@@ -263,19 +263,43 @@ class ReadStatus(BaseModel):
     error: str | None = None
 
 
+class TableRow(BaseModel):
+    """A row: its values by column, those not understood (`unparsed`), and the place that states it."""
+
+    values: dict[str, str | int | float | None]
+    unparsed: list[str]
+    source: Source
+
+
+class CountedTable(BaseModel):
+    """The rows that an answer was counted from, by `sql`; of many, the first, while `coverage` counts all.
+
+    `coverage` says how much was read: chunks, those passed over and failed; rows, those refused because the
+    text states too little of them, merged because they were read twice, and taken from tables without a
+    model; values that were not understood, so left out.
+    """
+
+    sql: str
+    columns: list[str]
+    rows: list[TableRow]
+    coverage: dict[str, int]
+
+
 class ReadAnswer(BaseModel):
     """The answer of a read; `statements` are its sentences, each with the place that says it, or none.
     The passages `nearest` to a statement without a source say it in other words, if at all.
 
     Without `found`, nothing was noted that an answer could come from, and the answer says so.
     `passed_over` of the `chunks` of the files were not read (`screen`). `cut` replies of the model ended at
-    their token budget, so that the memory or the answer may lack their end.
+    their token budget, so that the memory or the answer may lack their end. An answer that code has counted
+    has the `table` that it was counted from.
     """
 
     id: str
     answer: str
     found: bool = True
     statements: list[Statement]
+    table: CountedTable | None = None
     files: list[str]
     left_out: list[str]
     chunks: int

@@ -109,6 +109,11 @@ def test_every_row_has_its_place_and_the_words_of_the_text() -> None:
         assert row["values"]["supplier"].casefold() in source["excerpt"].casefold()
 
 
+def test_an_answer_that_was_counted_has_its_places_in_the_table_alone() -> None:
+    read, _ = tally(replies(), cite=True)
+    assert read.result.statements == () and table(read)["rows"][0]["source"]["file"]
+
+
 def test_rows_that_the_text_does_not_state_are_refused() -> None:
     forged = [
         {"supplier": "Nordholz GmbH", "amount": "999,999 EUR"},

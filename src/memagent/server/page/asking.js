@@ -188,6 +188,7 @@ export class Asking {
       trace.answer = result.answer;
       trace.found = result.found ?? true;
       trace.statements = result.statements?.length ? result.statements : null;
+      trace.table ??= result.table ?? null;
       trace.header = { ...trace.header, model: result.model, workflow: result.workflow };
     }
     this.read = read;

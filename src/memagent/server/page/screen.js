@@ -2,10 +2,12 @@
 
 import { showAnswer, showRemembered } from "./answer.js";
 import { Guide } from "./guide.js";
+import { RowTable } from "./table.js";
 import { Timeline } from "./timeline.js";
 import { element, showHead, showStep, showTotals, stepLine } from "./view.js";
 
 const PAGE_STEPS = 10;
+const AROUND = 2000; // characters: what is shown of the text on either side of a row that no step read
 const MISSING = {
   true: "The journal does not hold the text. Drop the file that was read to see it here.",
   false: "The text is on its way from the server.",
@@ -17,7 +19,8 @@ export class Screen {
     this.trace = null;
     this.text = null;
     this.place = 0;
-    this.found = null;
+    this.found = null; // what is marked: where it begins and ends in the document, and its file
+    this.rows = new RowTable();
     this.waiting = { text: "", failed: false };
     this.asked = false;
     this.changed = false; // more than the place that is shown
@@ -77,6 +80,7 @@ export class Screen {
   drawWhole() {
     const { trace } = this;
     showAnswer(trace, this.waiting, this.guide);
+    this.rows.show(trace.table, this.guide);
     showRemembered(trace, this.guide);
     showTotals(trace);
     const isEmpty = !trace.steps.length;
@@ -113,7 +117,8 @@ export class Screen {
 
   /** Go to the step that read the first source of the answer, or else to the last that changed the memory. */
   goToAnswer() {
-    const source = this.trace.statements?.find((it) => it.source)?.source;
+    const { statements, table } = this.trace;
+    const source = table ? table.rows[0]?.source : statements?.find((it) => it.source)?.source;
     if (source && this.goToSource(source)) return;
     this.place = Math.max(0, this.trace.changeFrom(this.trace.steps.length, -1));
     this.found = null;
@@ -125,7 +130,7 @@ export class Screen {
     const place = offset === null ? -1 : this.trace.stepAt(offset);
     if (place < 0) return false;
     this.place = place;
-    this.found = [offset, offset + (source.end - source.start)];
+    this.found = [offset, offset + (source.end - source.start), source.file];
     return true;
   }
 
@@ -162,10 +167,18 @@ export class Screen {
     element("slider").value = place + 1;
     element("slider").setAttribute("aria-valuetext", line);
     this.timeline.move(place);
-    const it = { ...step, ...(trace.isWhole && this.text ? allOf(this.text, trace) : {}) };
-    element("text-pane").hidden = it.kind === "answer" && !trace.isWhole;
+    const it = { ...step, ...(step.span || !this.text ? {} : this.shownOf(this.text)) };
+    element("text-pane").hidden = it.kind === "answer" && !trace.isWhole && !it.span;
     it.place = this.guide.linesOf(it);
     showStep(it, element("changes").checked, this.text, this.found, this.missing);
+  }
+
+  /** What is shown of the text at a step that read no chunk of it. */
+  shownOf(text) {
+    if (this.trace.isWhole) return allOf(text, this.trace);
+    if (!this.found) return {};
+    const [start, end, source] = this.found;
+    return { ofDocument: true, span: [Math.max(0, start - AROUND), Math.min(text.length, end + AROUND)], source };
   }
 
   pressed(event) {

@@ -15,6 +15,8 @@ export class Trace {
     this.statements = null;
     /** The last memory's statements with their sources; empty where nobody looked for them. */
     this.remembered = [];
+    /** The rows that the answer was counted from, and how; null where it was not counted. */
+    this.table = null;
     this.splits = 0;
     this.totals = { prompt: 0, cached: 0, completion: 0, seconds: 0, cut: 0, changes: 0, chunks: 0 };
     this.longest = 0;
@@ -66,6 +68,7 @@ export class Trace {
       ofDocument: this.isOfDocument(line, previous),
     };
     this.pendingSplit = false;
+    this.table = line.table ?? this.table;
     this.steps.push(step);
     this.count(step);
   }
@@ -113,12 +116,16 @@ export class Trace {
     return -1;
   }
 
-  /** The step that read the character at `offset` of the document; of several, one that took a note. -1 if none did. */
+  /**
+   * The step that read the character at `offset` of the document; of several, one that took a note. If none did, the
+   * last one of an answer that was counted, as code reads tables; else -1.
+   */
   stepAt(offset) {
     if (this.isWhole) return 0;
     const read = (it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1];
     const noted = this.steps.findIndex((it) => it.changed && read(it));
-    return noted < 0 ? this.steps.findIndex(read) : noted;
+    const step = noted < 0 ? this.steps.findIndex(read) : noted;
+    return step < 0 && this.table ? this.steps.length - 1 : step;
   }
 
   /** Whether the answer was made from the whole document at once, without a memory. */
