@@ -163,9 +163,9 @@ def main() -> None:
         print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
     copy(plan)
-    side_by_side(plan, (partial(train, plan, "careful", seed) for seed in plan.seeds))
+    map_concurrent(plan, (partial(train, plan, "careful", seed) for seed in plan.seeds))
     for length in plan.lengths:
-        side_by_side(
+        map_concurrent(
             plan,
             (
                 partial(read, plan, name, length, seed, text)
@@ -179,7 +179,7 @@ Job = Callable[[], "list[Job] | None"]
 """Does something, and returns what can be done now."""
 
 
-def side_by_side(plan: Plan, jobs: Iterable[Job]) -> None:
+def map_concurrent(plan: Plan, jobs: Iterable[Job]) -> None:
     """Do all of it, and what follows from it, so many at a time.
 
     The first failure ends it once the running jobs have ended.

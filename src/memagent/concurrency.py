@@ -29,7 +29,7 @@ _MOMENT_SECONDS = 0.002
 _MIN_PATIENT, _MAX_PATIENT = 2, 8  # threads: a slow item keeps a core busy
 
 
-async def side_by_side(
+async def map_concurrent(
     work: Callable[[Item], Awaitable[Result]],
     items: Iterable[Item] | AsyncIterable[Item],
     limit: int,
@@ -76,7 +76,7 @@ async def side_by_side(
 async def one_by_one(
     work: Callable[[Item], Awaitable[Result]], items: AsyncIterable[Item]
 ) -> AsyncGenerator[Result, None]:
-    """Like `side_by_side`, but the next item is taken only once the result before it was used."""
+    """Like `map_concurrent`, but the next item is taken only once the result before it was used."""
     async for item in items:
         yield await work(item)
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from pydantic import Field
 
-from memagent.concurrency import interleave, side_by_side
+from memagent.concurrency import interleave, map_concurrent
 from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.gathering import BETWEEN, Gathering, group_notes
@@ -81,7 +81,7 @@ async def merge_all(reading: Reading, memories: list[str]) -> Conversations:
         groups = await asyncio.to_thread(group_notes, memories, group_tokens, count_tokens)
         done: list[str] = []
         work = partial(_gather, reading)
-        async with aclosing(side_by_side(work, groups, reading.model.calls)) as gathered:
+        async with aclosing(map_concurrent(work, groups, reading.model.calls)) as gathered:
             async for memory, conversations in gathered:
                 done.append(memory)
                 rest = [text for group in groups[len(done) :] for text in group]

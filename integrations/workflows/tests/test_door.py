@@ -20,7 +20,7 @@ from evaluation import test_run
 from evaluation.measured import find_code, write_examples
 from evaluation.test_run import changed
 from memagent import Read, SettingsError, load_settings, text_document
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.reading.workflows import workflows
 from reading import test_lookahead, test_resuming
 from reading import test_workflows as every
@@ -82,7 +82,7 @@ def test_it_reads_ahead_to_the_same_end(workflow: str, pattern: str) -> None:
 def test_it_is_evaluated(workflow: str, serve: Callable[..., Server], tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "lamps.jsonl", 3))
     settings = changed(test_run.SETTINGS, memory_tokens=200)
-    plan = Plan(workflows=(workflow,), examples=examples)
+    plan = EvaluationPlan(workflows=(workflow,), examples=examples)
     rows = test_run.run(tmp_path / "out", serve(find_code), plan, settings)
     assert [(row.workflow, row.score, row.error) for row in rows] == [(workflow, 1.0, None)] * 3
 
@@ -92,7 +92,7 @@ def test_shards_that_follow_the_concurrency_are_not_mixed(
 ) -> None:
     examples = str(write_examples(tmp_path / "lamps.jsonl", 2))
     run, SETTINGS = test_run.run, test_run.SETTINGS  # noqa: N806
-    plan = Plan(workflows=("tree", "gated"), examples=examples, count=2)
+    plan = EvaluationPlan(workflows=("tree", "gated"), examples=examples, count=2)
     run(tmp_path / "out", serve(find_code), plan)
     fewer = changed(SETTINGS, concurrency=3)
     with pytest.raises(SettingsError, match=r"workflows\.tree\.shards was 8, now it is 3"):

@@ -30,7 +30,7 @@ from memagent.cli.messages import (
 from memagent.cli.models import with_found_model
 from memagent.cli.previews import dry_run_questions
 from memagent.cli.progress import ReadDisplay, describe_opening
-from memagent.concurrency import side_by_side
+from memagent.concurrency import map_concurrent
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
@@ -241,7 +241,7 @@ async def _outcomes(
     for start in range(0, len(questions), _MAX_TOGETHER):
         some = questions[start : start + _MAX_TOGETHER]
         seated = zip(some, Together(engine, len(some)).seats, strict=True)
-        async with aclosing(side_by_side(partial(_answer, request), seated, len(some))) as outcomes:
+        async with aclosing(map_concurrent(partial(_answer, request), seated, len(some))) as outcomes:
             async for outcome in outcomes:
                 yield outcome
 

@@ -19,7 +19,7 @@ import torch
 
 from memagent.engines.torch.engine import TransformersEngine
 from memagent.errors import TrainingError
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.evaluation.statistics import confidence_interval
@@ -233,7 +233,7 @@ class HeldOut:
         shutil.rmtree(folder, ignore_errors=True)
         rows: list[EvaluationRow] = []
         read = self._settings.read
-        plan = Plan(
+        plan = EvaluationPlan(
             examples=str(self._examples),
             scorer=self._settings.data.scorer,
             task_answer_tokens=False,  # answers get the same room as in training
