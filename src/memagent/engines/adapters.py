@@ -97,16 +97,19 @@ def name_with(model: str, adapter: Adapter | None) -> str:
     return f"{model} + {adapter.name}" if adapter else model
 
 
-def read_trained(adapter: Path) -> Trained:
-    """The budgets, workflow and templates that an adapter says it was trained with; empty if it says nothing.
+def read_trained(adapter: str | Path | None) -> Trained:
+    """The budgets, workflow and templates that an adapter says it was trained with; empty for none.
 
     The header of a GGUF adapter holds its budgets. A TOML file holds the workflow and the templates, and may
     hold budgets, which then take precedence: `reader.toml` beside `reader.gguf`, or `memagent.toml` in a PEFT
     folder. Raises `SettingsError` for a TOML file that cannot be read, and for invalid values.
     """
-    beside = trained_file(adapter)
+    if adapter is None:
+        return Trained()
+    adapter = Path(adapter)
+    numbers, beside = _header_budgets(adapter), trained_file(adapter)
     templates = read_toml(beside) if beside.is_file() else {}
-    in_header = build(_TrainedBudgets, _header_budgets(adapter), str(adapter))
+    in_header = build(_TrainedBudgets, numbers, str(adapter))
     others: dict[str, object] = {
         name: templates.pop(name) for name in ("workflow", "budgets") if name in templates
     }

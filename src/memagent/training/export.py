@@ -195,15 +195,10 @@ def load_trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
 
 def describe_training(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, to be stored with its adapter."""
-    before = load_trained(settings)
+    before = read_trained(settings.policy.adapter)
     name, workflow = choose_workflow(settings.read, before)
     names = ("update", "answer", "system", "empty_memory", "replies")
     # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
     prompts = workflow.prompts
     templates = {name: getattr(prompts, name) for name in names} | dict(prompts.own) | {"asks": False}
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
-
-
-def load_trained(settings: TrainingSettings) -> Trained:
-    """What the adapter that the run continues from was trained to read with."""
-    return read_trained(Path(settings.policy.adapter)) if settings.policy.adapter else Trained()
