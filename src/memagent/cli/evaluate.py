@@ -47,7 +47,7 @@ from memagent.types import ESTIMATE, Spent
               help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
 @click.option("--examples", metavar="FILE", shell_complete=complete_files,
               help="examples from a JSONL file, as written by `memagent data`")  # fmt: skip
-@click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(workflows())),
+@click.option("--workflow", "workflows", multiple=True, type=click.Choice(list(workflows())),
               metavar="NAME",
               help=f"a workflow (auto); may be repeated: {', '.join(workflows())}")  # fmt: skip
 @click.option("--count", type=int, metavar="N",
