@@ -29,7 +29,9 @@ from served.reads import events, start
 from server import Server
 from training import test_rollout as rollouts
 
-NAMES = sorted(it.name for it in entry_points(group="memagent.workflows") if "memagent_workflows" in it.value)
+NAMES = sorted(
+    entry.name for entry in entry_points(group="memagent.workflows") if "memagent_workflows" in entry.value
+)
 EACH = pytest.mark.parametrize("workflow", NAMES)
 
 
@@ -58,7 +60,11 @@ def test_it_resumes_from_a_journal_that_was_torn(workflow: str, tmp_path: Path) 
         settings = test_resuming.SETTINGS.replace(workflow=workflow)
         document = text_document(test_resuming.DOCUMENT, is_example=True)
         read = Read("What is told?", document, engine, settings, trace=trace, resume=True)
-        made = [(it.chunk_index, it.memory) async for it in read if not it.unused]
+        made = [
+            (conversation.chunk_index, conversation.memory)
+            async for conversation in read
+            if not conversation.unused
+        ]
         return read.answer, made
 
     whole, again = test_resuming.Noter(), test_resuming.Noter(seed=7)
