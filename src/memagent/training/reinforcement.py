@@ -161,7 +161,7 @@ def _build_rollout(run: RunState) -> Rollout:
     check_prompts(settings.data.scorer, settings.read, run.engine.model.trained)
     return Rollout(
         engine=run.engine,
-        settings=settings.read.replace(temperature=rollout.temperature, top_p=rollout.top_p),
+        settings=settings.read.replace(temperature=rollout.temperature, top_p=1.0),
         reward=load_reward(settings.data.reward, settings.data.scorer),
         attempts=rollout.attempts,
         overlong_tokens=settings.loss.overlong_tokens,
