@@ -59,10 +59,10 @@ class Bench:
         self.result = Result(contestant.name, contestant.is_ours, self._process.versions)
 
     def _start(self) -> Process:
-        it = self._contestant
-        python = environment(it.environment) if it.environment else Path(sys.executable)
+        contestant = self._contestant
+        python = environment(contestant.environment) if contestant.environment else Path(sys.executable)
         url = f"http://127.0.0.1:{self._port}/{self._gpu}/v1"
-        return Process(python, Path(peers.__file__), it.reader, url, it.settings)
+        return Process(python, Path(peers.__file__), contestant.reader, url, contestant.settings)
 
     def close(self) -> None:
         """End its process."""
@@ -74,16 +74,16 @@ class Bench:
 
     def compare(self, documents: Sequence[Ledger]) -> None:
         """Read each document as it is and with failing calls, and one with a kill halfway through."""
-        self.result.clean = [self._read([it]) for it in documents]
+        self.result.clean = [self._read([document]) for document in documents]
         self.result.failing = [
-            self._read([it], _FAILURES, seed) for seed, it in enumerate(documents, start=1)
+            self._read([document], _FAILURES, seed) for seed, document in enumerate(documents, start=1)
         ]
         self._kill(documents[0], self.result.clean[0].calls)
         self._note("compared")
 
     def measure_scaling(self, documents: Sequence[Ledger]) -> None:
         """Read documents of growing length."""
-        self.result.scaling = [self._read([it]) for it in documents]
+        self.result.scaling = [self._read([document]) for document in documents]
         self._note("scaled")
 
     def measure_utilisation(self, documents: Sequence[Ledger]) -> None:
@@ -97,7 +97,7 @@ class Bench:
     def _job(self, documents: Sequence[Ledger]) -> dict[str, Any]:
         self._jobs += 1
         names = [self._traces / f"{self._jobs}-{place}" for place in range(len(documents))]
-        return {"tasks": [it.task(name) for it, name in zip(documents, names, strict=True)]}
+        return {"tasks": [document.task(name) for document, name in zip(documents, names, strict=True)]}
 
     def _read(self, documents: Sequence[Ledger], failures: float = 0.0, seed: int = 0) -> Outcome:
         model_server.reset(self._port, self._gpu, failures, seed)
@@ -127,7 +127,7 @@ class Bench:
         return Outcome(
             kind=documents[0].kind,
             chunks=documents[0].chunks,
-            score=fmean(score_reply("string_match_all", answer, it.answers) for it, answer in pairs),
+            score=fmean(score_reply("string_match_all", answer, pair.answers) for pair, answer in pairs),
             silent=told["errors"].count(""),
             errors=[error for error in told["errors"] if error],
             seconds=told["seconds"],

@@ -105,7 +105,7 @@ def start(folder: Path) -> str:
     """Start a server in a thread; returns its base URL."""
 
     def reply(messages: tuple[Message, ...]) -> str:
-        return read_facts([{"role": it.role, "content": it.content} for it in messages])
+        return read_facts([{"role": message.role, "content": message.content} for message in messages])
 
     settings = ReadSettings(workflow="overwrite", chunk_tokens=20_000, memory_tokens=2000, answer_tokens=2000)
     listener, limits = listen("127.0.0.1", 0, Keys()), Limits()
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "memagent-clients")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as data:
         url = start(Path(data) / "server")
         text = Path(data) / "text.txt"
@@ -157,10 +157,10 @@ def main() -> None:
             f"<document>\n{facts_document(60)}{'word ' * 200_000}\n</document>\n\n{QUESTION}", "utf-8"
         )
         for name in options.clients:
-            found[name] = try_client(name, url, text, options.folder)
-            print(f"{name:24} {found[name]}", flush=True)
+            results[name] = try_client(name, url, text, options.folder)
+            print(f"{name:24} {results[name]}", flush=True)
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -54,11 +54,15 @@ def contestants_of(names: Sequence[str]) -> list[Contestant]:
 
     everyone = [
         *PEERS,
-        *(ours(it) for it in workflows() if it not in FOR_SHORT_DOCUMENTS),
-        *(ours(it, " ahead", lookahead=_LOOKAHEAD) for it in _AHEAD if it in workflows()),
+        *(ours(workflow) for workflow in workflows() if workflow not in FOR_SHORT_DOCUMENTS),
+        *(ours(item, " ahead", lookahead=_LOOKAHEAD) for item in _AHEAD if item in workflows()),
         ours("rag", " filled", passages=_MORE_THAN_FIT),
     ]
-    return [it for it in everyone if not names or it.name.removeprefix("memagent ") in names]
+    return [
+        contestant
+        for contestant in everyone
+        if not names or contestant.name.removeprefix("memagent ") in names
+    ]
 
 
 def run(args: argparse.Namespace, left: Sequence[Contestant], keep: Keep) -> None:
@@ -72,7 +76,7 @@ def run(args: argparse.Namespace, left: Sequence[Contestant], keep: Keep) -> Non
         ]
         lengths = [write("hops", chunks, 0) for chunks in args.scaling]
         crowd = [write("hops", max(2, args.chunks // 3), seed) for seed in range(1, _READS + 1)]
-        benches = [stack.enter_context(closing(Bench(it, folder, port))) for it in left]
+        benches = [stack.enter_context(closing(Bench(contestant, folder, port))) for contestant in left]
         ours = [bench for bench in benches if bench.result.ours]
         with ThreadPoolExecutor(len(benches)) as pool:
             list(pool.map(lambda bench: bench.warm_up(crowd[0]), benches))
@@ -101,7 +105,7 @@ class Record:
         earlier = json.loads(self._path.read_text("utf-8"))
         if earlier["sizes"] != sizes:
             raise ValueError(f"{self._path} was measured with {earlier['sizes']}, not with {sizes}")
-        self.results = [Result.load(it) for it in earlier["results"]]
+        self.results = [Result.load(result) for result in earlier["results"]]
         self.sizes = earlier["sizes"]
         self._told["continues"] = [*earlier.get("continues", []), earlier["command"]]
 
@@ -109,13 +113,13 @@ class Record:
         """Add a result and write the record."""
         self.results.append(result)
         self.sizes = sizes
-        results = {"sizes": self.sizes, "results": [it.told() for it in self.results]}
+        results = {"sizes": self.sizes, "results": [item.told() for item in self.results]}
         measure.write_json(self._path, self._told | results)
 
     def sort_results(self) -> list[Result]:
         """The results in the order of the table."""
-        names = [it.name for it in contestants_of([])]
-        return sorted(self.results, key=lambda it: names.index(it.name))
+        names = [contestant.name for contestant in contestants_of([])]
+        return sorted(self.results, key=lambda result: names.index(result.name))
 
 
 def report(record: Record) -> Iterator[str]:
@@ -131,7 +135,7 @@ def report(record: Record) -> Iterator[str]:
         yield measure.table(head, scaled)
     if goals := [*outcomes.goals(results)]:
         yield measure.table(("peer", "ours, as good or better", "of its time", "a third"), goals)
-    late = max(outcome.late_seconds for it in results for outcome in (*it.clean, *it.failing))
+    late = max(outcome.late_seconds for result in results for outcome in (*result.clean, *result.failing))
     yield f"At worst the simulated GPU was {late:.2f} s behind its clock."
 
 
@@ -148,7 +152,7 @@ def _arguments() -> argparse.Namespace:
     if args.resume and not args.json:
         parser.error("--resume needs a file to continue: --json FILE")
     if not contestants_of(args.only):
-        known = ", ".join(it.name for it in contestants_of([]))
+        known = ", ".join(contestant.name for contestant in contestants_of([]))
         parser.error(f"no such reader; choose from {known}")
     return args
 
@@ -163,12 +167,12 @@ def main() -> None:
             record.resume(sizes)
         except ValueError as error:
             sys.exit(f"{error}: give the same sizes, or another file")
-    done = {it.name for it in record.results}
-    if left := [it for it in contestants_of(args.only) if it.name not in done]:
+    done = {result.name for result in record.results}
+    if left := [contestant for contestant in contestants_of(args.only) if contestant.name not in done]:
         run(args, left, partial(record.keep, sizes))
     print(*report(record), sep="\n\n", end="\n\n", flush=True)
     if args.plot:
-        compare_plot.draw([it.told() for it in record.results], args.plot)
+        compare_plot.draw([result.told() for result in record.results], args.plot)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ _PEERS: dict[str, Any] = {"color": "#F0C870", "hatch": "///", "edgecolor": "#333
 
 def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
     """Draw the results in a comparison's JSON: a PNG of that name, and one by length."""
-    results = [it for it in results if not it["name"].endswith(" ahead")]
-    scaled = [it for it in results if len(it["scaling"]) > 1]
+    results = [result for result in results if not result["name"].endswith(" ahead")]
+    scaled = [result for result in results if len(result["scaling"]) > 1]
 
     def scores() -> Figure:
         figure, (panel,) = drawing.panels(1, 1, 7.5, 6)
@@ -51,15 +51,17 @@ def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
     A bar many times longer than most is cut off and labelled with its seconds.
     """
     kinds = list(dict.fromkeys(outcome["kind"] for outcome in results[0]["clean"]))
-    ranked = sorted(results, key=lambda it: -fmean(outcome["seconds"] for outcome in it["clean"]))
+    ranked = sorted(results, key=lambda result: -fmean(outcome["seconds"] for outcome in result["clean"]))
     labelled = {True: "ours", False: "other people's"}
-    longest = _MAX_TIMES * median(fmean(outcome["seconds"] for outcome in it["clean"]) for it in results)
-    for place, it in enumerate(ranked):
-        whole = fmean(outcome["seconds"] for outcome in it["clean"])
+    longest = _MAX_TIMES * median(
+        fmean(outcome["seconds"] for outcome in result["clean"]) for result in results
+    )
+    for place, item in enumerate(ranked):
+        whole = fmean(outcome["seconds"] for outcome in item["clean"])
         seconds = min(whole, longest)
-        scores = (fmean(out["score"] for out in it["clean"] if out["kind"] == kind) for kind in kinds)
-        how = _OURS if it["ours"] else _PEERS
-        panel.barh(place, seconds, label=labelled.pop(it["ours"], None), **how)
+        scores = (fmean(out["score"] for out in item["clean"] if out["kind"] == kind) for kind in kinds)
+        how = _OURS if item["ours"] else _PEERS
+        panel.barh(place, seconds, label=labelled.pop(item["ours"], None), **how)
         cut = ""
         if whole > longest:
             cut = f" ({whole:.0f} s)"
@@ -68,7 +70,7 @@ def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
         panel.annotate(
             told, (seconds, place), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10
         )
-    panel.set_yticks(range(len(ranked)), [it["name"] for it in ranked])
+    panel.set_yticks(range(len(ranked)), [entry["name"] for entry in ranked])
     panel.margins(x=0.3)
     panel.grid(visible=False, axis="y")
     panel.set_xlabel("seconds per read")
@@ -77,10 +79,10 @@ def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_lengths(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
-    for number, it in enumerate(results):
-        chunks = [outcome["chunks"] for outcome in it["scaling"]]
-        seconds = [outcome["seconds"] for outcome in it["scaling"]]
-        label = f"{it['name'].removeprefix('memagent ')} ({it['exponent']:.2f})"
+    for number, result in enumerate(results):
+        chunks = [outcome["chunks"] for outcome in result["scaling"]]
+        seconds = [outcome["seconds"] for outcome in result["scaling"]]
+        label = f"{result['name'].removeprefix('memagent ')} ({result['exponent']:.2f})"
         again = {"markerfacecolor": "white"} if number >= _STYLES else {}
         panel.plot(chunks, seconds, label=label, **drawing.style(number) | again)
     panel.set_xscale("log")

@@ -191,7 +191,7 @@ def load_job(reads: int, document: str, requests: str) -> Job:
     """Load what a job needs before the clock starts. `requests` is a JSON file of request bodies."""
     bodies: list[dict[str, Any]] = json.loads(Path(requests).read_text("utf-8"))
     prompts = [body["messages"][-1]["content"] for body in bodies[:-1]]  # the last one asks for the answer
-    chunks = [found[2] for prompt in prompts if (found := _CHUNK.search(prompt))]
+    chunks = [match[2] for prompt in prompts if (match := _CHUNK.search(prompt))]
     return Job(reads, Path(document), chunks, bodies)
 
 
@@ -205,7 +205,10 @@ def main(name: str, port: str) -> None:
     contestant = CONTESTANTS[name](f"http://127.0.0.1:{port}/v1")
     with asyncio.Runner() as runner:
         versions = {package: find_version(package) for package in PACKAGES}
-        print(json.dumps({package: it for package, it in versions.items() if it != "-"}), flush=True)
+        print(
+            json.dumps({package: version for package, version in versions.items() if version != "-"}),
+            flush=True,
+        )
         for line in sys.stdin:
             job = load_job(**json.loads(line))
             processor, started = _processor_seconds(), time.perf_counter()

@@ -90,11 +90,11 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=16, help="concurrent calls")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = measure(options.files, options.kills, options.calls)
-    for name, value in found.items():
+    measured = measure(options.files, options.kills, options.calls)
+    for name, value in measured.items():
         print(f"{name:>20}: {value}")
     if options.json:
-        options.json.write_text(json.dumps({"command": sys.argv, **found}, indent=2) + "\n", "utf-8")
+        options.json.write_text(json.dumps({"command": sys.argv, **measured}, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -70,13 +70,13 @@ async def read_through(task: str, example: Example, engine: Engine, settings: Re
     document = text_document(example.document, is_example=True)
     read = Read(example.problem, document, engine, settings, asks=False)
     memory = ""
-    async for it in read:
-        if it.chunk_index is not None and it.span is not None:
-            before = steps.get(it.chunk_index, Step(0, changed=False, enough=False))
-            changed = it.memory != memory
-            enough = it.enough or (before.enough and not changed)
-            steps[it.chunk_index] = Step(it.span[1], before.changed or changed, enough)
-            memory = it.memory
+    async for conversation in read:
+        if conversation.chunk_index is not None and conversation.span is not None:
+            before = steps.get(conversation.chunk_index, Step(0, changed=False, enough=False))
+            changed = conversation.memory != memory
+            enough = conversation.enough or (before.enough and not changed)
+            steps[conversation.chunk_index] = Step(conversation.span[1], before.changed or changed, enough)
+            memory = conversation.memory
     ends = [at + len(passage) for passage in example.evidence if (at := example.document.find(passage)) >= 0]
     return Path(task, tuple(steps[index] for index in sorted(steps)), max(ends))
 
@@ -88,7 +88,7 @@ def least_patience(paths: Sequence[Path], risk: float) -> int | None:
     where a shorter one is not. None if no patience is proved to be enough.
     """
     for patience in _PATIENCES:
-        if (sum(it.too_early(patience) for it in paths) + 1) / (len(paths) + 1) <= risk:
+        if (sum(path.too_early(patience) for path in paths) + 1) / (len(paths) + 1) <= risk:
             return patience
     return None
 
@@ -107,7 +107,9 @@ async def paths_of(args: argparse.Namespace) -> list[Path]:
             return path
 
         asked = [(name, example) for name in args.task for example in _examples(name, args)]
-        return await asyncio.gather(*(one(number, *it) for number, it in enumerate(asked, start=1)))
+        return await asyncio.gather(
+            *(one(number, *question) for number, question in enumerate(asked, start=1))
+        )
 
 
 def _examples(name: str, args: argparse.Namespace) -> Iterator[Example]:
@@ -118,19 +120,19 @@ def _examples(name: str, args: argparse.Namespace) -> Iterator[Example]:
 
 def rows(paths: Sequence[Path]) -> Iterator[Sequence[object]]:
     """A row for each task and patience, and for all tasks together."""
-    tasks = list(dict.fromkeys(it.task for it in paths))
+    tasks = list(dict.fromkeys(path.task for path in paths))
     for task in (*tasks, "all") if len(tasks) > 1 else tasks:
-        chosen = [it for it in paths if task in (it.task, "all")]
+        chosen = [path for path in paths if task in (path.task, "all")]
         for patience in _PATIENCES:
-            stopped = [it.stop(patience) is not None for it in chosen]
-            early = [float(it.too_early(patience)) for it in chosen]
-            saved = fmean(it.saved(patience) for it in chosen)
+            stopped = [choice.stop(patience) is not None for choice in chosen]
+            early = [float(choice.too_early(patience)) for choice in chosen]
+            saved = fmean(choice.saved(patience) for choice in chosen)
             yield task, patience, len(chosen), _share(stopped), _share(early), f"{100 * saved:.1f}"
 
 
-def _share(found: Sequence[float]) -> str:
-    low, high = confidence_interval(found)
-    return f"{100 * fmean(found):.1f} [{100 * low:.0f}, {100 * high:.0f}]"
+def _share(shares: Sequence[float]) -> str:
+    low, high = confidence_interval(shares)
+    return f"{100 * fmean(shares):.1f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def advice(paths: Sequence[Path], risk: float) -> str:
@@ -146,8 +148,8 @@ def advice(paths: Sequence[Path], risk: float) -> str:
         )
     told = [f"--exit-patience {patience}: chosen on {len(chosen_on)} examples for a risk of {risk:.0%}."]
     if rest:
-        early = _share([float(it.too_early(patience)) for it in rest])
-        saved = fmean(it.saved(patience) for it in rest)
+        early = _share([float(row.too_early(patience)) for row in rest])
+        saved = fmean(row.saved(patience) for row in rest)
         told.append(f"Of {len(rest)} others {early}% were left too early, {saved:.1%} of their chunks saved.")
     return " ".join(told)
 
@@ -169,7 +171,7 @@ def main() -> None:
     heads = ["task", "patience", "examples", "stopped, %", "too early, %", "chunks saved, %"]
     print(measure.table(heads, rows(paths)), end="\n\n")
     print(advice(paths, args.risk))
-    measure.write_json(args.json, measure.provenance() | {"paths": [asdict(it) for it in paths]})
+    measure.write_json(args.json, measure.provenance() | {"paths": [asdict(path) for path in paths]})
 
 
 if __name__ == "__main__":

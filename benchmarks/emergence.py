@@ -72,8 +72,8 @@ def longer(run: Path, seed: int) -> dict[int, float]:
                      "--answer-tokens", 1, "--concurrency", EXAMPLES, "--resume", "--quiet",
                      "--out", rows)  # fmt: skip
             (rows / "done").touch()
-        found = [json.loads(line) for line in (rows / "rows.jsonl").read_text().splitlines()]
-        scores[chunks] = 100 * fmean(row["score"] for row in found)
+        attempts = [json.loads(line) for line in (rows / "rows.jsonl").read_text().splitlines()]
+        scores[chunks] = 100 * fmean(row["score"] for row in attempts)
     return scores
 
 
@@ -88,14 +88,14 @@ def main() -> None:
     for seed in range(options.seeds):
         for credit in ("trajectory", "answer"):
             run = train(credit, seed, options.out)
-            found = curve(run) | ({"chunks": longer(run, seed)} if credit == "trajectory" else {})
-            results.setdefault(credit, []).append({"seed": seed, **found})
+            measured = curve(run) | ({"chunks": longer(run, seed)} if credit == "trajectory" else {})
+            results.setdefault(credit, []).append({"seed": seed, **measured})
             print(credit, json.dumps(results[credit][-1]), flush=True)
     (options.out / "emergence.json").write_text(json.dumps(results, indent=1) + "\n")
     runs = [options.out / f"{credit}-seed{seed}" for credit in results for seed in range(options.seeds)]
     memagent("report", *runs, "--out", options.out / "report")
     for credit, runs_of in results.items():
-        first, last = (fmean(it[name] for it in runs_of) for name in ("first_reward", "last_reward"))
+        first, last = (fmean(item[name] for item in runs_of) for name in ("first_reward", "last_reward"))
         print(f"{credit}: reward {first:.2f} to {last:.2f} (chance of a blind guess {CHANCE:.2f})")
 
 

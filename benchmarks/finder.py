@@ -35,20 +35,22 @@ def relevant(text: str) -> list[str]:
     """The statements in a prompt that its problem leads to, in order, each once.
 
     These are about those whom the problem names, or whom other relevant statements name, and tell something
-    that the problem asks for. A statement whose link to the problem is not in the prompt is not found.
+    that the problem asks for. A statement whose link to the problem is not in the prompt is not statement.
     """
     problems = _PROBLEM.findall(text)
     asked = {word for path, _ in problems for word in path.split(" of ") if word}
-    stated = {found[0]: found for found in _STATEMENT.finditer(text) if found["what"] in asked}
+    stated = {
+        statement[0]: statement for statement in _STATEMENT.finditer(text) if statement["what"] in asked
+    }
     known = {whose for _, whose in problems}
-    while more := {it["value"] for it in stated.values() if it["whose"] in known} - known:
+    while more := {item["value"] for item in stated.values() if item["whose"] in known} - known:
         known |= more
-    return [sentence for sentence, it in stated.items() if it["whose"] in known]
+    return [sentence for sentence, item in stated.items() if item["whose"] in known]
 
 
 def first_gap(text: str) -> str:
     """The question for the first thing that the problem needs and the prompt does not state, if any."""
-    stated = {(it["what"], it["whose"]): it["value"] for it in _STATEMENT.finditer(text)}
+    stated = {(match["what"], match["whose"]): match["value"] for match in _STATEMENT.finditer(text)}
     for path, whose in _PROBLEM.findall(text):
         for what in reversed(path.removesuffix(" of ").split(" of ")):
             if (what, whose) not in stated:
@@ -65,21 +67,21 @@ def reply_to(prompt: str) -> str:
     with what is new, or only what is new. If the prompt offers ENOUGH or a question: a question for what is
     missing, or ENOUGH. Otherwise, for a memory, a note or an answer: all statements that matter.
     """
-    found = relevant(prompt)
+    facts = relevant(prompt)
     sections = {name: text for _, name, text in _SECTION.findall(prompt)}
     told = _SECTION.sub("", prompt)
     if "ENOUGH, or the question" in told:
         return first_gap(prompt) or "ENOUGH"
     if "UNCHANGED" not in told:
-        return "\n".join(found) or NOTHING
+        return "\n".join(facts) or NOTHING
     sections.pop("problem", None)
     shown = sections.pop(next(iter(sections), ""), "")
     memory = "\n".join(sections.values())
-    new = [it for it in found if it in shown and it not in memory]
+    new = [item for item in facts if item in shown and item not in memory]
     if not new:
         return "UNCHANGED"
     if re.search("^ADD ", told, re.MULTILINE):
-        return "\n".join(f'ADD "{it}"' for it in new)
+        return "\n".join(f'ADD "{fact}"' for fact in new)
     part = _NEXT_PART.search(memory)
     kept = part[1] if part else "" if "leave out what the memory already holds" in told else memory
-    return "\n".join(["MEMORY", *(it for it in found if it in kept), *new])
+    return "\n".join(["MEMORY", *(item for item in facts if item in kept), *new])

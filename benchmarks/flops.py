@@ -160,21 +160,23 @@ async def flops_by_length(
     settings = settings.replace(workflow=workflow, screen=False)
     problem = " ".join(["why"] * _PROBLEM_TOKENS)
     model = Model("words", count_words, "words", calls=_CALLS, chat_tokens=0)
-    found: dict[int, int] = {}
+    flops: dict[int, int] = {}
     for length in lengths:
         read = begin_forecast(problem, text_document("w " * length), model, settings)
-        found[length] = sum([shape.flops(it.completion.usage) async for it in read])
-    return found
+        flops[length] = sum([shape.flops(conversation.completion.usage) async for conversation in read])
+    return flops
 
 
-def flops_table(found: Flops) -> str:
+def flops_table(by_workflow: Flops) -> str:
     """A row for each workflow, a column for each length, and the growth: the exponent b of a × length^b."""
-    lengths = next(iter(found.values()))
+    lengths = next(iter(by_workflow.values()))
     rows = [
         [name, *(_number(flops / 1e15) for flops in by_length.values()), _exponent(by_length)]
-        for name, by_length in found.items()
+        for name, by_length in by_workflow.items()
     ]
-    return measure.table(["10^15 FLOPs", *(str(Size("tokens", it)) for it in lengths), "growth"], rows)
+    return measure.table(
+        ["10^15 FLOPs", *(str(Size("tokens", length)) for length in lengths), "growth"], rows
+    )
 
 
 def _exponent(by_length: Mapping[int, int]) -> str:
@@ -186,15 +188,15 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def draw(name: str, found: Flops) -> Figure:
+def draw(name: str, flops: Flops) -> Figure:
     """A line for each workflow, against the length, both axes logarithmic."""
     figure, (panel,) = drawing.panels(1, 1, 8, 5)
-    for number, (workflow, by_length) in enumerate(found.items()):
+    for number, (workflow, by_length) in enumerate(flops.items()):
         panel.plot(list(by_length), list(by_length.values()), label=workflow, **drawing.style(number))
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
-    lengths = next(iter(found.values()))
-    panel.set_xticks(list(lengths), [str(Size("tokens", it)) for it in lengths])
+    lengths = next(iter(flops.values()))
+    panel.set_xticks(list(lengths), [str(Size("tokens", length)) for length in lengths])
     panel.set_xlabel("length of the document, tokens")
     panel.set_ylabel("FLOPs")
     panel.set_title(f"FLOPs by length of the document, {drawing.plain(name)}", loc="left")
@@ -210,7 +212,7 @@ def main() -> None:
     parser.add_argument(
         "--workflow",
         nargs="+",
-        default=[it for it in _WORKFLOWS if it in workflows()],
+        default=[workflow for workflow in _WORKFLOWS if workflow in workflows()],
         choices=list(workflows()),
         metavar="NAME",
     )
@@ -221,14 +223,14 @@ def main() -> None:
     lengths = sorted(set(args.length))
     try:
         shape, settings = shape_of(args.model), load_settings({}, args.config).read
-        found = {name: asyncio.run(flops_by_length(shape, name, lengths, settings)) for name in args.workflow}
+        flops = {name: asyncio.run(flops_by_length(shape, name, lengths, settings)) for name in args.workflow}
     except MemAgentError as error:
         parser.error(str(error))
-    print(flops_table(found))
+    print(flops_table(flops))
     if args.plot:
         name = (args.model if args.model.is_dir() else args.model.parent).resolve().name
-        drawing.save({args.plot.stem: lambda: draw(name, found)}, args.plot.parent)
-    measure.write_json(args.json, measure.provenance() | {"shape": asdict(shape), "flops": found})
+        drawing.save({args.plot.stem: lambda: draw(name, flops)}, args.plot.parent)
+    measure.write_json(args.json, measure.provenance() | {"shape": asdict(shape), "flops": flops})
 
 
 if __name__ == "__main__":

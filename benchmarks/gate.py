@@ -54,7 +54,7 @@ def is_in_other_words(problem: str, paragraph: str, start: int) -> bool:
 def cases(articles: Sequence[dict[str, Any]], chance: random.Random) -> dict[str, list[Case]]:
     """The cases of each kind, in a random order."""
     kinds: dict[str, list[Case]] = {"answered": [], "in other words": [], "not answered": [], "foreign": []}
-    texts = [[it["context"] for it in article["paragraphs"]] for article in articles]
+    texts = [[item["context"] for item in article["paragraphs"]] for article in articles]
     for number, place, paragraph, question in _questions(articles):
         case = Case(question["question"], texts[number], place)
         if question["is_impossible"]:
@@ -90,12 +90,13 @@ def main() -> None:
     for size in SIZES:
         for least in LEAST:
             doubtful = {
-                name: sum(hardly_names(it.document(size), it.problem, least) for it in some) / len(some)
+                name: sum(hardly_names(case.document(size), case.problem, least) for case in some) / len(some)
                 for name, some in kinds.items()
             }
             rows.append({"paragraphs": size, "least": least, **doubtful})
     told = [
-        [str(it["paragraphs"]), f"{it['least']:.0%}", *(f"{it[name]:.0%}" for name in kinds)] for it in rows
+        [str(row["paragraphs"]), f"{row['least']:.0%}", *(f"{row[name]:.0%}" for name in kinds)]
+        for row in rows
     ]
     print(measure.table(["paragraphs", "least share", *kinds], told))
     measure.write_json(options.json, {**measure.provenance(), "rows": rows})

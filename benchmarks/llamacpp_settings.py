@@ -47,8 +47,8 @@ class Client:
 
     def tokens(self, text: str) -> list[int]:
         """The text's token ids."""
-        found: list[int] = self.post("/tokenize", content=text, add_special=False)["tokens"]
-        return found
+        tokens: list[int] = self.post("/tokenize", content=text, add_special=False)["tokens"]
+        return tokens
 
     def complete(self, prompt: list[int], tokens: int, **options: Any) -> Any:
         """A greedy completion of `tokens` tokens."""
@@ -102,10 +102,10 @@ def settings(text: str, path: Path, args: argparse.Namespace) -> list[dict[str, 
         {
             "settings": name,
             "prompt": length,
-            "read/CPU s": round(median(read for read, _ in found), 1),
-            "write/CPU s": round(median(write for _, write in found), 1),
+            "read/CPU s": round(median(read for read, _ in timings), 1),
+            "write/CPU s": round(median(write for _, write in timings), 1),
         }
-        for (length, name), found in taken.items()
+        for (length, name), timings in taken.items()
     ]
 
 
@@ -116,12 +116,12 @@ def waiting(_text: str, path: Path, _args: argparse.Namespace) -> list[dict[str,
         for threads, policy in ((1, "passive"), (2, "default"), (2, "passive")):
             neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
             try:
-                found = json.loads(_in_a_process(path, threads, policy))
+                timings = json.loads(_in_a_process(path, threads, policy))
             finally:
                 for neighbour in neighbours:
                     neighbour.kill()
                     neighbour.wait()
-            rows.append({"busy processes beside it": busy, "threads": threads, "waiting": policy} | found)
+            rows.append({"busy processes beside it": busy, "threads": threads, "waiting": policy} | timings)
     return rows
 
 
@@ -143,8 +143,8 @@ def work(path: Path, threads: int, policy: str) -> None:
     print(
         json.dumps(
             {
-                "read/s": median(it["prompt_per_second"] for it in taken),
-                "write/s": median(it["predicted_per_second"] for it in taken),
+                "read/s": median(item["prompt_per_second"] for item in taken),
+                "write/s": median(item["predicted_per_second"] for item in taken),
             }
         )
     )

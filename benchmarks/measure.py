@@ -100,7 +100,7 @@ def _vector_unit() -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table, all but the first column right-aligned."""
-    texts = [[f"{it:.3g}" if isinstance(it, float) else str(it) for it in row] for row in rows]
+    texts = [[f"{item:.3g}" if isinstance(item, float) else str(item) for item in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

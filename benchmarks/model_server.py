@@ -167,7 +167,7 @@ class Gpu:
 
     def _uncached(self, work: _Work) -> int:
         """The tokens of the prompt to compute: at least one."""
-        known = next((place for place, it in enumerate(work.blocks) if it not in self._cache), None)
+        known = next((place for place, block in enumerate(work.blocks) if block not in self._cache), None)
         count = len(work.blocks) if known is None else known
         tokens = count * BLOCK_CHARACTERS // CHARACTERS_PER_TOKEN
         work.call.cached_tokens = max(0, min(tokens, work.call.prompt_tokens - 1))

@@ -65,8 +65,8 @@ class Case:
     def nearest(self, least: float) -> tuple[Source, ...]:
         """The nearest passages of the answer."""
         bare = [Statement(self.answer, None)]
-        (found,) = find_sources(bare, self.problem, text_document(self.text), 5000, least)
-        return found.nearest
+        (statement,) = find_sources(bare, self.problem, text_document(self.text), 5000, least)
+        return statement.nearest
 
     def is_said(self) -> bool:
         """Whether the document says the answer word for word."""
@@ -75,7 +75,7 @@ class Case:
 
     def is_evidence(self, source: Source) -> bool:
         """Whether a passage overlaps the evidence."""
-        places = [(self.text.find(it), len(it)) for it in self.evidence if it in self.text]
+        places = [(self.text.find(fact), len(fact)) for fact in self.evidence if fact in self.text]
         return any(source.start < at + length and at < source.end for at, length in places)
 
 
@@ -83,21 +83,28 @@ def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, PassageSet]) -> Ite
     """The right answers of a model, each as the sentence that has the gold answer."""
     for row in rows:
         question = sets[row["corpus"]].questions[row["index"]]
-        said = [it for it in statements_of(row["answer"]) if substring_match(it, question.answers)]
+        said = [
+            statement
+            for statement in statements_of(row["answer"])
+            if substring_match(statement, question.answers)
+        ]
         if not said or question.answers[0] in ("yes", "no"):
             continue
         chance = random.Random(row["index"])
         near = chance.sample(question.near, min(len(question.near), PASSAGES))
         own = [*dict.fromkeys(question.own)]
-        whole, barren = [*own, *near][:PASSAGES], [it for it in [*own, *near] if it not in question.gold]
+        whole, barren = (
+            [*own, *near][:PASSAGES],
+            [item for item in [*own, *near] if item not in question.gold],
+        )
         for places in (whole, barren):
             chance.shuffle(places)
-        has, lacks = (tuple(_markdown(row["corpus"], it) for it in some) for some in (whole, barren))
-        right = next(it for it in question.answers if substring_match(said[0], (it,)))
-        told = (it for some in question.gold.values() for it in some)
-        facts = tuple(it for it in told if len(it.split()) > 3)  # no titles
+        has, lacks = (tuple(_markdown(row["corpus"], item) for item in some) for some in (whole, barren))
+        right = next(answer for answer in question.answers if substring_match(said[0], (answer,)))
+        told = (item for some in question.gold.values() for item in some)
+        facts = tuple(item for item in told if len(item.split()) > 3)  # no titles
         case = Case(question.problem, said[0], right, has, lacks, facts)
-        if any(it in case.text for it in facts) and not case.is_said():
+        if any(fact in case.text for fact in facts) and not case.is_said():
             yield case
 
 
@@ -111,7 +118,7 @@ def by_people(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
     """The sentences of people's answers, each over its passage and those of nine other questions."""
     for number, row in enumerate(rows):
         chance = random.Random(number)
-        others = sorted({it["passage"] for it in rows} - {row["passage"]})
+        others = sorted({item["passage"] for item in rows} - {row["passage"]})
         barren = chance.sample(others, PASSAGES)
         whole = [row["passage"], *barren[1:]]
         chance.shuffle(whole)
@@ -120,7 +127,7 @@ def by_people(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
 
 def without_evidence(cases: Iterable[Case]) -> list[Case]:
     """The answers over documents that lack their evidence."""
-    return [replace(it, passages=it.barren) for it in cases]
+    return [replace(case, passages=case.barren) for case in cases]
 
 
 def with_another(cases: Sequence[Case], *, elsewhere: bool) -> list[Case]:
@@ -133,16 +140,18 @@ def with_another(cases: Sequence[Case], *, elsewhere: bool) -> list[Case]:
             shape = (
                 r"\b\d[\d,.]*\d\b|\b\d\b" if _kind(case.right) == "number" else r"\b[A-Z]\w+(?: [A-Z]\w+)+"
             )
-            others = [it for it in re.findall(shape, case.text) if it not in known]
+            others = [item for item in re.findall(shape, case.text) if item not in known]
         else:
-            others = [it.right for it in cases if it.right and not substring_match(case.text, (it.right,))]
-            others = [it for it in others if _kind(it) == _kind(case.right)]
+            others = [
+                item.right for item in cases if item.right and not substring_match(case.text, (item.right,))
+            ]
+            others = [item for item in others if _kind(item) == _kind(case.right)]
         if place and others and not (elsewhere and _kind(case.right) == "word"):
             other = random.Random(number).choice(others)
             made.append(
                 replace(case, answer=f"{case.answer[: place.start()]}{other}{case.answer[place.end() :]}")
             )
-    return [it for it in made if not it.is_said()]
+    return [item for item in made if not item.is_said()]
 
 
 def _kind(answer: str) -> str:
@@ -151,19 +160,19 @@ def _kind(answer: str) -> str:
 
 def count(cases: Sequence[Case], least: float, right: bool) -> str:
     """How many answers lead to a passage; of `right` ones, how many to their evidence, and elsewhere."""
-    found = [(case, passages) for case in cases if (passages := case.nearest(least))]
-    told = f"{len(found)} of {len(cases)}"
+    nearest = [(case, passages) for case in cases if (passages := case.nearest(least))]
+    told = f"{len(nearest)} of {len(cases)}"
     if right:
-        there = sum(any(case.is_evidence(it) for it in passages) for case, passages in found)
-        told = f"{there} and {len(found) - there} of {len(cases)}"
+        there = sum(any(case.is_evidence(passage) for passage in passages) for case, passages in nearest)
+        told = f"{there} and {len(nearest) - there} of {len(cases)}"
     return told
 
 
 async def ask(model: str, sets: dict[str, PassageSet], out: Path, known: list[dict[str, Any]]) -> None:
     """Write the model's answers to the questions that `out` does not have yet; `known` are its rows."""
-    done = {(it["corpus"], it["index"]) for it in known}
+    done = {(item["corpus"], item["index"]) for item in known}
     pairs = zip_longest(*([(name, place) for place in PLACES[name]] for name in sets))
-    wanted = [it for pair in pairs for it in pair if it and it not in done]
+    wanted = [item for pair in pairs for item in pair if item and item not in done]
     async with open_engine(EngineSettings(model=model, window_tokens=2048)) as engine:
         for name, place in wanted:
             question: Question = sets[name].questions[place]
@@ -179,13 +188,13 @@ def main(args: argparse.Namespace) -> None:
     """Measure, and print the table; or ask the model."""
     sets = {name: load_passages(Corpus(name, getattr(args, name), "given")) for name in PLACES}
     if args.ask:
-        known = [json.loads(it) for it in args.out.open(encoding="utf-8")] if args.out.exists() else []
+        known = [json.loads(line) for line in args.out.open(encoding="utf-8")] if args.out.exists() else []
         asyncio.run(ask(args.ask, sets, args.out, known))
         return
     with gzip.open(args.rows, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
-    model = list(by_model((it for it in rows if "index" in it), sets))[:BY_MODEL]
-    people = list(by_people([it for it in rows if "passage" in it]))[: ALL - len(model)]
+    model = list(by_model((row for row in rows if "index" in row), sets))[:BY_MODEL]
+    people = list(by_people([row for row in rows if "passage" in row]))[: ALL - len(model)]
     columns = {
         "right (model): evidence, elsewhere": model,
         "right (people): evidence, elsewhere": people,
@@ -196,7 +205,11 @@ def main(args: argparse.Namespace) -> None:
     }
     print(" | ".join(["least share", *columns]))
     for least in LEAST:
-        print(" | ".join([f"{least}", *(count(it, least, "right" in name) for name, it in columns.items())]))
+        print(
+            " | ".join(
+                [f"{least}", *(count(column, least, "right" in name) for name, column in columns.items())]
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ class Result:
     @classmethod
     def load(cls, told: dict[str, Any]) -> Result:
         """A result as `told` wrote it."""
-        kept = {key: it for key, it in told.items() if key != "exponent"}
+        kept = {key: text for key, text in told.items() if key != "exponent"}
         for name in ("clean", "failing", "scaling"):
-            kept[name] = [Outcome(**it) for it in kept[name]]
+            kept[name] = [Outcome(**item) for item in kept[name]]
         for name in ("killed", "at_once"):
             kept[name] = Outcome(**kept[name]) if kept[name] else None
         return cls(**kept)
@@ -77,8 +77,8 @@ class Result:
         """How seconds grow with chunks: the slope of log seconds against log chunks."""
         if len(self.scaling) < 2:
             return None
-        chunks = [math.log(it.chunks) for it in self.scaling]
-        return linear_regression(chunks, [math.log(it.seconds) for it in self.scaling]).slope
+        chunks = [math.log(item.chunks) for item in self.scaling]
+        return linear_regression(chunks, [math.log(item.seconds) for item in self.scaling]).slope
 
     @property
     def silently_wrong(self) -> int:
@@ -88,22 +88,22 @@ class Result:
 
     def score(self, kind: str) -> float:
         """The mean score of the reads without failures, of one kind of problem."""
-        return fmean(it.score for it in self.clean if it.kind == kind)
+        return fmean(outcome.score for outcome in self.clean if outcome.kind == kind)
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of problems that were read."""
-        return list(dict.fromkeys(it.kind for it in self.clean))
+        return list(dict.fromkeys(outcome.kind for outcome in self.clean))
 
     def mean(self, name: str) -> float:
         """The mean of a field over the reads without failures."""
-        return fmean(getattr(it, name) for it in self.clean)
+        return fmean(getattr(outcome, name) for outcome in self.clean)
 
 
 def longest_chain(calls: Iterable[Call]) -> int:
     """The largest number of calls that do not overlap: the critical path, if no call waits needlessly."""
     length, last = 0, -math.inf
-    for call in sorted(calls, key=lambda it: it.ended):
+    for call in sorted(calls, key=lambda item: item.ended):
         if call.began >= last:
             length, last = length + 1, call.ended
     return length
@@ -121,43 +121,49 @@ def head(results: Sequence[Result]) -> list[str]:
 
 def rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
     """A row for each contestant, with means over its reads, then a row for each left out."""
-    for it in results:
-        scores = (f"{it.score(kind):.2f}" for kind in it.kinds)
-        seconds = (f"{it.mean(name):.1f}" for name in ("seconds", "busy_seconds"))
-        yield it.name, *scores, *seconds, *(f"{it.mean(name):,.0f}" for name in _COUNTED), *_in_trouble(it)
+    for result in results:
+        scores = (f"{result.score(kind):.2f}" for kind in result.kinds)
+        seconds = (f"{result.mean(name):.1f}" for name in ("seconds", "busy_seconds"))
+        yield (
+            result.name,
+            *scores,
+            *seconds,
+            *(f"{result.mean(name):,.0f}" for name in _COUNTED),
+            *_in_trouble(result),
+        )
     for name in NOT_COMPARABLE:
         yield name, *["n/a"] * (len(head(results)) - 1)
 
 
-def _in_trouble(it: Result) -> Sequence[str]:
+def _in_trouble(result: Result) -> Sequence[str]:
     """What failing calls and a kill cost."""
-    if not (it.failing and it.killed):
+    if not (result.failing and result.killed):
         return ["-"] * len(_TROUBLE)
-    failed = sum(bool(outcome.errors) for outcome in it.failing)
+    failed = sum(bool(outcome.errors) for outcome in result.failing)
     return (
-        f"{fmean(outcome.score for outcome in it.failing):.2f}",
-        f"{fmean(outcome.seconds for outcome in it.failing):.1f}",
-        f"{it.silently_wrong} / {failed} of {len(it.failing)}",
-        f"{it.paid_again} of {it.clean[0].calls}",
+        f"{fmean(outcome.score for outcome in result.failing):.2f}",
+        f"{fmean(outcome.seconds for outcome in result.failing):.1f}",
+        f"{result.silently_wrong} / {failed} of {len(result.failing)}",
+        f"{result.paid_again} of {result.clean[0].calls}",
     )
 
 
 def scaling_rows(results: Sequence[Result]) -> Iterable[Sequence[object]]:
     """Our workflows: seconds by chunks, the exponent, and how busy sixteen reads keep a GPU."""
-    for it in results:
-        if it.exponent is not None and it.at_once:
-            seconds = (f"{outcome.seconds:.1f}" for outcome in it.scaling)
-            used = it.at_once.busy_seconds / it.at_once.seconds
-            yield it.name, *seconds, f"{it.exponent:.3f}", f"{used:.3f}"
+    for result in results:
+        if result.exponent is not None and result.at_once:
+            seconds = (f"{outcome.seconds:.1f}" for outcome in result.scaling)
+            used = result.at_once.busy_seconds / result.at_once.seconds
+            yield result.name, *seconds, f"{result.exponent:.3f}", f"{used:.3f}"
 
 
 def goals(results: Sequence[Result]) -> Iterable[Sequence[object]]:
     """For each peer, our fastest reader of long documents that scores no lower on any kind."""
     short = [f"memagent {name}" for name in FOR_SHORT_DOCUMENTS]
-    ours = [it for it in results if it.ours and it.name not in short]
-    for peer in (it for it in results if not it.ours):
-        as_good = [it for it in ours if all(it.score(kind) >= peer.score(kind) for kind in peer.kinds)]
-        if best := min(as_good, key=lambda it: it.mean("seconds"), default=None):
+    ours = [result for result in results if result.ours and result.name not in short]
+    for peer in (result for result in results if not result.ours):
+        as_good = [our for our in ours if all(our.score(kind) >= peer.score(kind) for kind in peer.kinds)]
+        if best := min(as_good, key=lambda item: item.mean("seconds"), default=None):
             share = best.mean("seconds") / peer.mean("seconds")
             yield peer.name, best.name, f"{share:.2f}", "yes" if share <= 1 / 3 else "no"
         else:

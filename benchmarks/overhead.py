@@ -147,7 +147,7 @@ def summary(timings: Sequence[Timing], ceilings: dict[int, float]) -> Iterable[S
             yield (
                 reads,
                 name,
-                *(f"{it:.2f}" for it in (clock, clock_ratio, own, own_ratio)),
+                *(f"{item:.2f}" for item in (clock, clock_ratio, own, own_ratio)),
                 f"{1000 / clock:.0f}",
             )
         yield reads, "server, raw sockets", f"{ceiling:.2f}", "", "", "", f"{1000 / ceiling:.0f}"
@@ -163,7 +163,11 @@ def _median_and_ratio(
 def share(alone: dict[str, float], timings: Sequence[Timing]) -> Iterable[tuple[str, str]]:
     """Where a chunk's time goes in a single read: the bare loop, parts run alone, and the rest."""
     of = {
-        name: median(it.processor_milliseconds for it in timings if it.contestant == name and it.reads == 1)
+        name: median(
+            timing.processor_milliseconds
+            for timing in timings
+            if timing.contestant == name and timing.reads == 1
+        )
         for name in _OURS
     }
     known = of["bare"] + sum(alone.values())

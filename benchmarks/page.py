@@ -86,32 +86,32 @@ def write_journal(path: Path, lines: Iterator[dict[str, object]]) -> None:
 def processor_seconds(session: CDPSession) -> float:
     """The processor time that the page's main thread has used so far."""
     metrics = session.send("Performance.getMetrics")["metrics"]
-    return float(next(it["value"] for it in metrics if it["name"] == "TaskDuration"))
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
 
 def measure(page: Page, trace: Path, made: Path, steps: int, frames: int) -> dict[str, float]:
     """Open the journal by itself and the page made of it, then drag the slider from end to end."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    status, found = page.locator("#status"), {}
+    status, measured = page.locator("#status"), {}
     page.goto(made.with_name("empty.html").as_uri())
     expect(status).to_contain_text("opened in")
     started, before = time.perf_counter(), processor_seconds(session)
     page.locator("#file").set_input_files(trace)
     expect(status).to_contain_text(f"{trace.name}: {steps:,} steps, opened in", timeout=300_000)
-    found["open_journal_seconds"] = time.perf_counter() - started
-    found["open_journal_processor_seconds"] = processor_seconds(session) - before
+    measured["open_journal_seconds"] = time.perf_counter() - started
+    measured["open_journal_processor_seconds"] = processor_seconds(session) - before
     started = time.perf_counter()
     page.goto(made.as_uri())
     expect(status).to_contain_text("opened in", timeout=300_000)
-    found["open_page_seconds"] = time.perf_counter() - started
+    measured["open_page_seconds"] = time.perf_counter() - started
     expect(page.locator("#text .block, #text mark").first).to_be_visible(timeout=300_000)
-    found["open_page_with_text_seconds"] = time.perf_counter() - started
+    measured["open_page_with_text_seconds"] = time.perf_counter() - started
     started, before = time.perf_counter(), processor_seconds(session)
     page.evaluate(DRAG, frames)
-    found["step_seconds"] = (time.perf_counter() - started) / frames
-    found["step_processor_seconds"] = (processor_seconds(session) - before) / frames
-    return found
+    measured["step_seconds"] = (time.perf_counter() - started) / frames
+    measured["step_processor_seconds"] = (processor_seconds(session) - before) / frames
+    return measured
 
 
 def main() -> None:
@@ -131,17 +131,17 @@ def main() -> None:
         memagent(["view", str(small), "--out", str(folder / "empty.html"), "--without-text"])
         started = time.perf_counter()
         memagent(["view", str(trace), "--out", str(made)])
-        found = {"steps": options.steps, "journal_bytes": trace.stat().st_size,
+        measured = {"steps": options.steps, "journal_bytes": trace.stat().st_size,
                  "text_bytes": (folder / "text.txt").stat().st_size, "page_bytes": made.stat().st_size,
                  "make_page_seconds": time.perf_counter() - started}  # fmt: skip
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        found |= measure(page, trace, made, options.steps, options.frames)
-        found["load"] = os.getloadavg()[0]
+        measured |= measure(page, trace, made, options.steps, options.frames)
+        measured["load"] = os.getloadavg()[0]
         browser.close()
-    for key, value in found.items():
+    for key, value in measured.items():
         print(f"{key:32}{value:>14,.4g}" if isinstance(value, float) else f"{key:32}{value:>14,}")
-    options.out.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    options.out.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -150,8 +150,8 @@ def plain_rag(base_url: str, _: str) -> Reader:
         index = bm25s.BM25(corpus=passages)
         index.index(bm25s.tokenize(passages, show_progress=False), show_progress=False)
         asked = bm25s.tokenize(task.problem, show_progress=False)
-        found, _ = index.retrieve(asked, k=min(_PASSAGES, len(passages)), show_progress=False)
-        context = "\n\n".join(found[0])
+        best, _ = index.retrieve(asked, k=min(_PASSAGES, len(passages)), show_progress=False)
+        context = "\n\n".join(best[0])
         return await complete(f"Context:\n{context}\n\nQuestion: {task.problem}\nAnswer from the context:")
 
     return read
@@ -209,7 +209,11 @@ def main(name: str, base_url: str, settings: str) -> None:
     os.dup2(2, 1)
     reader = READERS[name](base_url, settings)
     versions = {package: find_version(package) for package in (*contestants.PACKAGES, "bm25s")}
-    print(json.dumps({package: it for package, it in versions.items() if it != "-"}), file=told, flush=True)
+    print(
+        json.dumps({package: version for package, version in versions.items() if version != "-"}),
+        file=told,
+        flush=True,
+    )
     with asyncio.Runner() as runner:
         for line in sys.stdin:
             tasks = [Task.load(**task) for task in json.loads(line)["tasks"]]

@@ -59,7 +59,10 @@ async def computed(engine: Engine, text: str, questions: int, settings: ReadSett
     seats = Together(engine, questions).seats
     asked = [f"What is said of {NAMES[number % len(NAMES)]}?" for number in range(questions)]
     usages = await asyncio.gather(*map(ended, asked, seats))
-    prompt, cached = sum(it.prompt_tokens for it in usages), sum(it.cached_tokens for it in usages)
+    prompt, cached = (
+        sum(usage.prompt_tokens for usage in usages),
+        sum(usage.cached_tokens for usage in usages),
+    )
     busy = time.process_time() - busy
     return {
         "questions": questions,
@@ -67,7 +70,7 @@ async def computed(engine: Engine, text: str, questions: int, settings: ReadSett
         "prompt_tokens": prompt,
         "cached_tokens": cached,
         "computed_tokens": prompt - cached,
-        "completion_tokens": sum(it.completion_tokens for it in usages),
+        "completion_tokens": sum(usage.completion_tokens for usage in usages),
         "seconds": round(time.perf_counter() - started, 1),
     } | _of_this_process(engine, tokens, busy)
 
@@ -84,18 +87,18 @@ async def bare(engine: LlamaCppEngine, text: str) -> dict[str, Any]:
     busy = time.process_time()
     async with engine.forward(body) as reply:
         timings = json.loads(b"".join([piece async for piece in reply.pieces]))["timings"]
-    found = _of_this_process(engine, timings["prompt_n"], time.process_time() - busy)
+    measured = _of_this_process(engine, timings["prompt_n"], time.process_time() - busy)
     return {
         "bare_prompt_tokens": timings["prompt_n"],
         "seconds": round(timings["prompt_ms"] / 1000, 1),
-    } | found
+    } | measured
 
 
 async def main(args: argparse.Namespace) -> None:
     """Measure, and print the results."""
     words = (ROOT / "examples" / "blue_carbuncle.txt").read_text("utf-8").split()[: args.words]
     text, settings = " ".join(words), ReadSettings(**{name: getattr(args, name) for name in READING})
-    found: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     for questions in (0, 1, args.questions):  # an engine each, so that none finds what another has cached
         async with open_engine(EngineSettings(**{name: getattr(args, name) for name in MODEL})) as engine:
             if args.reset and isinstance(engine, OpenAIEngine):
@@ -103,16 +106,17 @@ async def main(args: argparse.Namespace) -> None:
                 if "false" in said:  # vLLM, while other calls are running
                     sys.exit(f"the endpoint did not empty its cache: {said}")
             if questions:
-                found.append(await computed(engine, text, questions, settings))
+                measured.append(await computed(engine, text, questions, settings))
             elif isinstance(engine, LlamaCppEngine):
-                found.append(await bare(engine, text))
+                measured.append(await bare(engine, text))
             else:
                 continue
-            print(json.dumps(found[-1]), flush=True)
+            print(json.dumps(measured[-1]), flush=True)
     for name in ("computed_tokens", "processor_seconds"):
-        if name in found[-1]:
-            print(f"{args.questions} questions, {name}: {found[-1][name] / found[-2][name]:.2f} times one's")
-    measure.write_json(args.json, measure.provenance() | {"rows": found})
+        if name in measured[-1]:
+            times = measured[-1][name] / measured[-2][name]
+            print(f"{args.questions} questions, {name}: {times:.2f} times one's")
+    measure.write_json(args.json, measure.provenance() | {"rows": measured})
 
 
 if __name__ == "__main__":

@@ -104,12 +104,14 @@ def hotpot(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
     """HotpotQA questions over their ten paragraphs; of some, the paragraphs that are needed are missing."""
     rows = _rows(corpus)[:_FIRST_ROWS]
     source = random.Random(SEED)
-    pool = [_paragraph(*it) for row in rows for it in row["context"]]
+    pool = [_paragraph(*paragraph) for row in rows for paragraph in row["context"]]
     made = []
     for number, row in enumerate(_sample(rows, count, source)):
         needed = {fact[0] for fact in row["supporting_facts"]}
         absent = number % round(1 / _ABSENT) == 0
-        own = [_paragraph(*it) for it in row["context"] if not (absent and it[0] in needed)]
+        own = [
+            _paragraph(*paragraph) for paragraph in row["context"] if not (absent and paragraph[0] in needed)
+        ]
         answers = ABSENT_ANSWERS if absent else (row["answer"],)
         made.append(_example("hotpot", number, row["question"], own, answers, pool, source, tokens))
     return made
@@ -128,7 +130,7 @@ def shifts(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
         others = source.sample([text for text in pool if text != row["context"].strip()], 6 + absent)
         own = [*others, *([] if absent else [row["context"].strip()])]
         source.shuffle(own)
-        texts = (it if isinstance(it, str) else it["text"] for it in asked["answers"])
+        texts = (answer if isinstance(answer, str) else answer["text"] for answer in asked["answers"])
         answers = ABSENT_ANSWERS if absent else tuple(dict.fromkeys(texts))
         made.append(_example("shifts", number, asked["question"], own, answers, pool, source, tokens))
     return made
@@ -224,11 +226,14 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
     """Read with one of our workflows: the questions on one document together, as `memagent ask` does."""
     settings = ReadSettings(answer_tokens=ANSWER_TOKENS, **(reader.settings or {}))
     rows: list[Row] = []
-    for text, group in groupby(examples, key=lambda it: it.document):
+    for text, group in groupby(examples, key=lambda item: item.document):
         asked = list(group)
         document, started = text_document(text), time.perf_counter()
         seats = Together(engine, len(asked)).seats
-        reads = [Read(it.problem, document, seat, settings) for it, seat in zip(asked, seats, strict=True)]
+        reads = [
+            Read(question.problem, document, seat, settings)
+            for question, seat in zip(asked, seats, strict=True)
+        ]
         errors = await asyncio.gather(*map(_finish, reads, seats))
         seconds = (time.perf_counter() - started) / len(asked)
         for example, read, error in zip(asked, reads, errors, strict=True):
@@ -264,7 +269,7 @@ def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence
         folder = Path(name)
         for example in examples:
             document = text_document(example.document, is_example=True)
-            chunks = [it.text for it in split(document.blocks(), reader.chunk_tokens, estimate_tokens)]
+            chunks = [part.text for part in split(document.blocks(), reader.chunk_tokens, estimate_tokens)]
             (folder / "document.txt").write_text(example.document, "utf-8")
             (folder / "chunks.json").write_text(json.dumps(chunks), "utf-8")
             task = {
@@ -308,20 +313,22 @@ async def run(args: argparse.Namespace) -> None:
     done = (
         {(row["model"], row["reader"], row["id"]) for row in load(args.out)} if args.out.exists() else set()
     )
-    examples = [it for it in _examples(args) if not args.tasks or family(it.task) in args.tasks]
-    readers = [it for it in READERS if not args.readers or it.name in args.readers]
+    examples = [
+        example for example in _examples(args) if not args.tasks or family(example.task) in args.tasks
+    ]
+    readers = [item for item in READERS if not args.readers or item.name in args.readers]
     processes: dict[tuple[str, str], Process] = {}
     with args.out.open("a", encoding="utf-8") as file:
         for path in args.models:
             model = f"{path.stem} with {args.adapter.stem}" if args.adapter else path.stem
             async with opened(path, args.adapter) as (engine, serve):
                 for start in range(0, args.limit, _BATCH):
-                    for task, every in groupby(examples, key=lambda it: family(it.task)):
+                    for task, every in groupby(examples, key=lambda example: family(example.task)):
                         some = list(every)[start : min(start + _BATCH, args.limit)]
                         for reader in readers:
                             left = [
-                                it for it in some
-                                if reader.can_read(it) and (model, reader.name, it.id) not in done
+                                case for case in some
+                                if reader.can_read(case) and (model, reader.name, case.id) not in done
                             ]  # fmt: skip
                             if not left:
                                 continue
@@ -337,7 +344,10 @@ async def run(args: argparse.Namespace) -> None:
                                 rows = list(read_theirs(processes[key], model, reader, left))
                             for row in rows:
                                 print(json.dumps(asdict(row), ensure_ascii=False), file=file, flush=True)
-                            right, seconds = sum(it.score for it in rows), sum(it.seconds for it in rows)
+                            right, seconds = (
+                                sum(item.score for item in rows),
+                                sum(item.seconds for item in rows),
+                            )
                             told = f"{right:.1f} of {len(rows)} right, {seconds:.0f} s"
                             print(f"{model}, {task}, {reader.name}: {told}", file=sys.stderr)
     for process in processes.values():
@@ -375,7 +385,7 @@ if __name__ == "__main__":
     parser.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
     parser.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
     parser.add_argument("--essays", type=Path, help="RULER's essays; a sample stands in")
-    parser.add_argument("--readers", nargs="+", choices=[it.name for it in READERS])
+    parser.add_argument("--readers", nargs="+", choices=[item.name for item in READERS])
     parser.add_argument("--tasks", nargs="+")
     parser.add_argument("--limit", type=int, default=_QUESTIONS, help="questions of each kind")
     parser.add_argument("--out", type=Path, required=True, help="a .jsonl file")

@@ -38,11 +38,11 @@ Rows = Sequence[dict[str, Any]]
 
 def by_reader(rows: Rows) -> dict[str, Rows]:
     """The rows of each reader, in the order of the readers."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_model: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        found[row["reader"]].append(row)
-    order = [it.name for it in real_models.READERS]
-    return {name: found[name] for name in sorted(found, key=order.index)}
+        by_model[row["reader"]].append(row)
+    order = [reader.name for reader in real_models.READERS]
+    return {name: by_model[name] for name in sorted(by_model, key=order.index)}
 
 
 def _family(row: Mapping[str, Any]) -> str:
@@ -58,19 +58,19 @@ def _cell(scores: Sequence[float]) -> str:
 
 def scores_table(rows: Rows) -> str:
     """Scores in percent by reader and kind of question, with what was invented and what it took."""
-    tasks = [it for it in _TASKS if any(_family(row) == it for row in rows)]
+    tasks = [task for task in _TASKS if any(_family(row) == task for row in rows)]
     lines = []
     for name, own in by_reader(rows).items():
-        there, absent = [it for it in own if not it["absent"]], [it for it in own if it["absent"]]
-        cells = [_cell([it["score"] for it in there if _family(it) == task]) for task in tasks]
-        invented = f"{sum(not it['declined'] for it in absent)} of {len(absent)}" if absent else ""
-        empty = [it["empty"] for it in own if it["empty"] is not None and it["calls"] > 1]
+        there, absent = [text for text in own if not text["absent"]], [text for text in own if text["absent"]]
+        cells = [_cell([item["score"] for item in there if _family(item) == task]) for task in tasks]
+        invented = f"{sum(not item['declined'] for item in absent)} of {len(absent)}" if absent else ""
+        empty = [text["empty"] for text in own if text["empty"] is not None and text["calls"] > 1]
         nothing = f"{sum(empty)} of {len(empty)}" if empty else ""
-        tokens = [it["prompt_tokens"] + it["completion_tokens"] for it in own if it["prompt_tokens"]]
+        tokens = [text["prompt_tokens"] + text["completion_tokens"] for text in own if text["prompt_tokens"]]
         told = f"{fmean(tokens):,.0f}" if tokens else ""
-        seconds = f"{fmean(it['seconds'] for it in own):.1f}"
+        seconds = f"{fmean(text['seconds'] for text in own):.1f}"
         lines.append([name, *cells, invented, nothing, told, seconds])
-    head = ["reader", *(_TASKS[it] for it in tasks), "invented", "empty memories", "tokens", "seconds"]
+    head = ["reader", *(_TASKS[task] for task in tasks), "invented", "empty memories", "tokens", "seconds"]
     return table(head, lines)
 
 
@@ -95,25 +95,25 @@ def differences_table(rows: Rows) -> str:
 def draw(rows: Rows, file: Path) -> None:
     """A row of panels a model, a panel a kind of question: each reader's score with its interval."""
     models = list(dict.fromkeys(row["model"] for row in rows))
-    tasks = [it for it in _TASKS if any(_family(row) == it for row in rows)]
+    tasks = [item for item in _TASKS if any(_family(row) == item for row in rows)]
     names = list(by_reader(rows))[::-1]
 
     def picture() -> Figure:
         figure, panels = drawing.panels(len(models), len(tasks), 3.0, 3.2)
         for (model, task), panel in zip(product(models, tasks), panels, strict=True):
-            own = [it for it in rows if (it["model"], _family(it)) == (model, task) and not it["absent"]]
+            own = [row for row in rows if (row["model"], _family(row)) == (model, task) and not row["absent"]]
             for name, scored in by_reader(own).items():
-                scores, place = [it["score"] for it in scored], names.index(name)
+                scores, place = [item["score"] for item in scored], names.index(name)
                 low, high = confidence_interval(scores)
                 colour = "#D55E00" if name == OURS else "#0072B2"
                 panel.plot([100 * low, 100 * high], [place, place], color=colour)
                 panel.plot([100 * fmean(scores)], [place], "o", color=colour)
             first = task == tasks[0]
-            panel.set_yticks(range(len(names)), [drawing.plain(it) if first else "" for it in names])
+            panel.set_yticks(range(len(names)), [drawing.plain(item) if first else "" for item in names])
             panel.set_ylim(-0.5, len(names) - 0.5)
             panel.set_xlim(0, 100)
             panel.set_xticks([0, 50, 100])
-            panel.set_title(f"{_TASKS[task]}, {len({it['id'] for it in own})} questions")
+            panel.set_title(f"{_TASKS[task]}, {len({text['id'] for text in own})} questions")
         figure.supxlabel("score in percent, with 95% interval")
         return figure
 

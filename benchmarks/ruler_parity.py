@@ -187,7 +187,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
                 f"| {task} | {name} | {_cell(theirs)} | {_cell(ours)} | {compare(task, name, theirs, ours)} |"
             )
         if "slots" in result:
-            total, equal = len(result["slots"]), sum(it["slots"] == it["ours"] for it in result["slots"])
+            total, equal = (
+                len(result["slots"]),
+                sum(slot["slots"] == slot["ours"] for slot in result["slots"]),
+            )
             what = "examples with their own documents in the same slots (positions ruler)"
             lines.append(
                 f"| {task} | {what} | {total} | {equal} | {'same' if equal == total else 'DIFFERS'} |"
@@ -205,10 +208,10 @@ def format_record(settings: dict[str, Any], results: dict[str, dict[str, Any]]) 
     """RULER's side, one line per task, with about 100 values of a distribution and 40 examples' slots."""
     lines = []
     for task, result in results.items():
-        kept: dict[str, Any] = {"statistics": {name: _thin(it) for name, it in result["ruler"].items()}}
+        kept: dict[str, Any] = {"statistics": {name: _thin(item) for name, item in result["ruler"].items()}}
         if "slots" in result:
             slots = result["slots"][:40]
-            kept["slots"] = [{"documents": it["documents"], "slots": it["slots"]} for it in slots]
+            kept["slots"] = [{"documents": slot["documents"], "slots": slot["slots"]} for slot in slots]
         lines.append(f"{json.dumps(task)}: {json.dumps(kept)}")
     tasks = ",\n".join(lines)
     return f'{{"settings": {json.dumps(settings)},\n"tasks": {{\n{tasks}\n}}}}\n'
@@ -216,7 +219,7 @@ def format_record(settings: dict[str, Any], results: dict[str, dict[str, Any]]) 
 
 def _thin(value: Any) -> Any:
     if isinstance(value, list):
-        return [round(it, 3) for it in sorted(value)[:: max(1, len(value) // 100)]]
+        return [round(item, 3) for item in sorted(value)[:: max(1, len(value) // 100)]]
     return value if isinstance(value, str) else round(value, 4)
 
 

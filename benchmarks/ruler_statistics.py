@@ -53,7 +53,7 @@ def statistics(task: str, samples: Sequence[Sample]) -> dict[str, Any]:
     measured = [measure[family(task)](sample) for sample in samples]
     merged: dict[str, Any] = {"length share": fmean(sample.share for sample in samples)}
     for name in measured[0]:
-        values = [it[name] for it in measured]
+        values = [item[name] for item in measured]
         if isinstance(values[0], list):
             merged[name] = [round(value, 4) for part in values for value in part]
         elif isinstance(values[0], str):
@@ -64,18 +64,18 @@ def statistics(task: str, samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _needles(sample: Sample) -> dict[str, Any]:
-    found = list(
+    matches = list(
         re.finditer(r"One of the special magic (\w+) for (.+?) is: (\S+)\.(?=\s|$)", sample.document)
     )
-    asked = [match for match in found if match[3] in sample.answers]
-    like = len(found) > 20
+    asked = [match for match in matches if match[3] in sample.answers]
+    like = len(matches) > 20
     return {
-        "needles": len(asked) if like else len(found),
-        "haystack lines" if like else "answer needles": len(found) if like else len(asked),
-        "kind": found[0][1],
-        "key form": _form(match[2] for match in found),
-        "value form": _form(match[3] for match in found),
-        "keys": len({match[2] for match in (asked if like else found)}),
+        "needles": len(asked) if like else len(matches),
+        "haystack lines" if like else "answer needles": len(matches) if like else len(asked),
+        "kind": matches[0][1],
+        "key form": _form(match[2] for match in matches),
+        "value form": _form(match[3] for match in matches),
+        "keys": len({match[2] for match in (asked if like else matches)}),
         "answers": len(sample.answers),
         "depth": [match.start() / len(sample.document) for match in asked],
     }
@@ -89,16 +89,16 @@ def _form(texts: Iterable[str]) -> str:
 
 
 def _chains(sample: Sample) -> dict[str, Any]:
-    found = list(re.finditer(r"VAR (\w+) = (VAR )?(\w+)", sample.document))
+    matches = list(re.finditer(r"VAR (\w+) = (VAR )?(\w+)", sample.document))
     return {
-        "chains": sum(match[2] is None for match in found),
-        "hops": sum(match[2] is not None for match in found),
-        "names reused": len(found) - len({match[1] for match in found}),
-        "name letters": fmean(len(match[1]) for match in found),
-        "value digits": fmean(len(match[3]) for match in found if match[2] is None),
+        "chains": sum(match[2] is None for match in matches),
+        "hops": sum(match[2] is not None for match in matches),
+        "names reused": len(matches) - len({match[1] for match in matches}),
+        "name letters": fmean(len(match[1]) for match in matches),
+        "value digits": fmean(len(match[3]) for match in matches if match[2] is None),
         "answers": len(sample.answers),
         "noise lines": sample.document.count("The grass is green."),
-        "depth": [match.start() / len(sample.document) for match in found],
+        "depth": [match.start() / len(sample.document) for match in matches],
     }
 
 
@@ -126,7 +126,7 @@ def _code_words(sample: Sample) -> dict[str, Any]:
         "share of the dots": counts["..."] / counts.total(),
         "law's exponent": -slope,
         "letters": fmean(len(word) for word in counts if word != "..."),
-        "answers are ranks 2 to 4": set(sample.answers) == {it for it, _ in counts.most_common(4)[1:]},
+        "answers are ranks 2 to 4": set(sample.answers) == {count for count, _ in counts.most_common(4)[1:]},
         "answers": len(sample.answers),
     }
 

@@ -55,7 +55,7 @@ class Noting:
         if "<chunk-" not in prompt:
             return Completion("an answer")
         chunk = prompt[prompt.index("<chunk-") : prompt.index("</chunk-")].partition("\n")[2].strip()
-        self._memory += [it for passage in self._evidence if (it := _part(passage, chunk))]
+        self._memory += [part for passage in self._evidence if (part := _part(passage, chunk))]
         return Completion("MEMORY\n" + "\n".join(self._memory) if self._notes else "UNCHANGED")
 
     async def aclose(self) -> None: ...
@@ -90,13 +90,15 @@ def screen(example: Example, chunk_tokens: int, notes: bool) -> Screened:
 
     async def read() -> tuple[Read, set[int]]:
         made = Read(example.problem, document, Noting(example, notes), settings, asks=False)
-        seen = {it.chunk_index async for it in made if it.chunk_index is not None}
+        seen = {text.chunk_index async for text in made if text.chunk_index is not None}
         return made, seen
 
     done, seen = asyncio.run(read())
-    spans = [(at, at + len(it)) for it in example.evidence if (at := example.document.find(it)) >= 0]
+    spans = [(at, at + len(fact)) for fact in example.evidence if (at := example.document.find(fact)) >= 0]
     cut = list(split(document.blocks(), chunk_tokens, estimate_tokens))
-    wanted = [it.index for it in cut if any(start < it.end and it.start < end for start, end in spans)]
+    wanted = [
+        item.index for item in cut if any(start < item.end and item.start < end for start, end in spans)
+    ]
     result = done.result
     return Screened(result.chunks, result.passed_over, len(wanted), sum(number in seen for number in wanted))
 
@@ -114,8 +116,11 @@ def rows(seed: int, count: int, sizes: Sequence[int]) -> Iterator[dict[str, Any]
         few = task.count(None, count, recipe.corpora)
         examples = [task.make(recipe, index) for index in range(min(count, few))]
         for chunk_tokens in sizes:
-            found = {notes: [screen(it, chunk_tokens, notes) for it in examples] for notes in (True, False)}
-            yield {"task": name, **size, "chunk_tokens": chunk_tokens, "found": found}
+            shares = {
+                notes: [screen(example, chunk_tokens, notes) for example in examples]
+                for notes in (True, False)
+            }
+            yield {"task": name, **size, "chunk_tokens": chunk_tokens, "found": shares}
 
 
 def _told(row: dict[str, Any]) -> list[str]:
@@ -124,10 +129,10 @@ def _told(row: dict[str, Any]) -> list[str]:
     return [
         f"{row['task']}, {size}",
         str(row["chunk_tokens"]),
-        f"{sum(it.evidence for it in ideal)}",
-        _share([it.kept / it.evidence for it in ideal]),
-        _share([it.kept / it.evidence for it in alone]),
-        _share([it.passed_over / it.chunks for it in ideal]),
+        f"{sum(item.evidence for item in ideal)}",
+        _share([item.kept / item.evidence for item in ideal]),
+        _share([item.kept / item.evidence for item in alone]),
+        _share([item.passed_over / item.chunks for item in ideal]),
     ]
 
 
@@ -140,12 +145,12 @@ def main() -> None:
     measure.add_json_flag(parser)
     options = parser.parse_args()
     heads = ["task", "chunk", "evidence chunks", "kept, ideal, %", "kept, problem alone, %", "passed over, %"]
-    found = list(rows(options.seed, options.count, options.chunks))
-    print(measure.table(heads, map(_told, found)))
+    screened = list(rows(options.seed, options.count, options.chunks))
+    print(measure.table(heads, map(_told, screened)))
     told = [
-        {**row, "found": {("ideal" if notes else "problem alone"): [vars(it) for it in them]
+        {**row, "found": {("ideal" if notes else "problem alone"): [vars(item) for item in them]
                           for notes, them in row["found"].items()}}
-        for row in found
+        for row in screened
     ]  # fmt: skip
     measure.write_json(options.json, {**measure.provenance(), "rows": told})
 

@@ -38,7 +38,7 @@ class Slow(ScriptedEngine):
 
     def __init__(self) -> None:
         def reply(messages: tuple[Message, ...]) -> str:
-            return read_facts([{"role": it.role, "content": it.content} for it in messages])
+            return read_facts([{"role": message.role, "content": message.content} for message in messages])
 
         super().__init__(reply, window_tokens=2000, calls=CALLS)
         self._slots = asyncio.Semaphore(CALLS)
@@ -95,13 +95,15 @@ async def ask(port: int, number: int, paragraphs: int) -> tuple[float, bool]:
         writer.close()
     except OSError:
         return time.perf_counter() - started, False
-    facts = [it for it in document.replace(".", "").split() if it.startswith("FACT")]
-    return time.perf_counter() - started, "data: [DONE]" in reply and all(it in reply for it in facts)
+    facts = [part for part in document.replace(".", "").split() if part.startswith("FACT")]
+    return time.perf_counter() - started, "data: [DONE]" in reply and all(fact in reply for fact in facts)
 
 
 def rss_mib(pid: int) -> float:
     """The resident memory of a process."""
-    line = next(it for it in Path(f"/proc/{pid}/status").read_text().splitlines() if it.startswith("VmRSS"))
+    line = next(
+        item for item in Path(f"/proc/{pid}/status").read_text().splitlines() if item.startswith("VmRSS")
+    )
     return int(line.split()[1]) / 1024
 
 
@@ -110,14 +112,14 @@ async def load(port: int, pid: int, options: argparse.Namespace) -> dict[str, An
     rounds, answered, seconds = [], 0, []
     for number in range(options.rounds):
         asked = [
-            asyncio.create_task(ask(port, number * options.chats + it, options.paragraphs))
-            for it in range(options.chats)
+            asyncio.create_task(ask(port, number * options.chats + item, options.paragraphs))
+            for item in range(options.chats)
         ]
         most = 0.0
-        while not all(it.done() for it in asked):
+        while not all(question.done() for question in asked):
             most = max(most, rss_mib(pid))
             await asyncio.sleep(0.1)
-        done = [it.result() for it in asked]
+        done = [question.result() for question in asked]
         answered += sum(right for _, right in done)
         seconds += [taken for taken, _ in done]
         rounds.append({"most_mib": round(most), "after_mib": round(rss_mib(pid))})

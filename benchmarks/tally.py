@@ -128,18 +128,20 @@ def is_exact(answer: str, expected: Rows) -> bool:
     body = answer.partition("\n\nCounted from")[0].casefold()
     if expected in ([(None,)], []):
         return bool(re.search(r"\b(?:unknown|none|no|0|nothing)\b", body))
-    lines = [it for it in re.split(r"\n|;|, (?=\D)", body) if it.strip()] if len(expected) > 1 else [body]
+    lines = (
+        [part for part in re.split(r"\n|;|, (?=\D)", body) if part.strip()] if len(expected) > 1 else [body]
+    )
     if len(lines) > len(expected) + (len(expected) > 1):  # a line may announce the others
         return False
     return all(any(_says(line, row) for line in lines) for row in expected)
 
 
 def _says(line: str, row: Sequence[Any]) -> bool:
-    numbers = [float(it.replace(",", "")) for it in _NUMBER.findall(line)]
+    numbers = [float(text.replace(",", "")) for text in _NUMBER.findall(line)]
     return all(
         value.casefold() in line
         if isinstance(value, str)
-        else any(abs(it - value) <= 0.006 + 1e-9 * abs(value) for it in numbers)
+        else any(abs(number - value) <= 0.006 + 1e-9 * abs(value) for number in numbers)
         for value in row
     )
 
@@ -149,14 +151,15 @@ def cells(table: Mapping[str, Any], records: Sequence[Record]) -> list[int]:
 
     A field of the table is compared with the field of the records that it agrees with most.
     """
-    columns = [it["name"] for it in table["plan"]["fields"]]
+    columns = [field["name"] for field in table["plan"]["fields"]]
     right = 0
     for name in columns:
         own = Counter(_plain(row["values"].get(name)) for row in table["rows"])
         gold = (
-            Counter(_plain(getattr(it, key)) for it in records) for key in ("name", "value", "day", "kind")
+            Counter(_plain(getattr(record, key)) for record in records)
+            for key in ("name", "value", "day", "kind")
         )
-        right += max((own & it).total() for it in gold)
+        right += max((own & item).total() for item in gold)
     filled = sum(row["values"].get(name) is not None for row in table["rows"] for name in columns)
     return [right, filled, len(columns) * len(records)]
 
@@ -169,7 +172,9 @@ def _plain(value: Any) -> str:
 async def _open(options: argparse.Namespace, asked: Sequence[Asked]) -> Any:
     if options.simulate:
         corpus, records = asked[0].corpus, asked[0].records
-        yield ScriptedEngine(PerfectReplies(corpus, records, [it.question for it in asked]), calls=16)
+        yield ScriptedEngine(
+            PerfectReplies(corpus, records, [question.question for question in asked]), calls=16
+        )
         return
     settings = EngineSettings(model=options.model, base_url=options.base_url, discover=False)
     async with open_engine(settings) as engine:
@@ -181,20 +186,20 @@ def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
     for file in options.oolong or ():
         for tokens in options.tokens:
             corpus, text, asked = labelled(file, tokens)
-            yield [Asked(corpus, tokens, text, (), it) for it in asked]
+            yield [Asked(corpus, tokens, text, (), question) for question in asked]
     for key in options.corpus or ([] if options.oolong else CORPORA):
         corpus = CORPORA[key]
         for tokens in options.tokens:
             text, records = make(corpus, tokens, options.records or max(10, min(1000, tokens // 200)))
             asked = questions(corpus, records)[:: 25 // options.questions][: options.questions]
-            yield [Asked(corpus, tokens, text, records, it) for it in asked]
+            yield [Asked(corpus, tokens, text, records, question) for question in asked]
 
 
 async def run(options: argparse.Namespace) -> None:
     """Ask what has not been asked, and write each row as it comes."""
     lines = options.out.read_text("utf-8").splitlines() if options.out.exists() else []
     done = {_key(row) for row in map(json.loads, lines)}
-    values = {name: it for name in ("chunk_tokens", "max_calls") if (it := getattr(options, name))}
+    values = {name: value for name in ("chunk_tokens", "max_calls") if (value := getattr(options, name))}
     for asked in texts(options):
         async with _open(options, asked) as engine:
             for contestant in options.contestant or CONTESTANTS:
@@ -230,14 +235,20 @@ def report(file: Path) -> None:
     names = "model, text, tokens, way, exact, 95%, precision, recall, calls, tokens in, out, seconds"
     print(f"| {names.replace(', ', ' | ')} |\n|{'---|' * 12}")
     for key, rows in sorted(groups.items()):
-        exact, count = sum(it["exact"] for it in rows), len(rows)
+        exact, count = sum(item["exact"] for item in rows), len(rows)
         low, high = wilson(exact, count)
         counted = [row["cells"] for row in rows if "cells" in row] or [[0, 0, 0]]
-        sums = [sum(it) for it in zip(*counted, strict=True)]
-        shares = [f"{sums[0] / it:.1%}" if it else "" for it in sums[1:]]
-        means = [round(sum(it[name] for it in rows) / count) for name in
+        sums = [sum(item) for item in zip(*counted, strict=True)]
+        shares = [f"{sums[0] / item:.1%}" if item else "" for item in sums[1:]]
+        means = [round(sum(item[name] for item in rows) / count) for name in
                  ("calls", "prompt_tokens", "completion_tokens", "seconds")]  # fmt: skip
-        said = [*key, f"{exact}/{count}", f"{low:.0%} to {high:.0%}", *shares, *(f"{it:,}" for it in means)]
+        said = [
+            *key,
+            f"{exact}/{count}",
+            f"{low:.0%} to {high:.0%}",
+            *shares,
+            *(f"{mean:,}" for mean in means),
+        ]
         print(f"| {' | '.join(map(str, said))} |")
 
 

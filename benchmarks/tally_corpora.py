@@ -98,16 +98,16 @@ LOG = Corpus(
      "Cause of the stop of {name} on {day}: {kind}. It lasted {value} minutes."),
     lambda chance: chance.randrange(3, 240), "minutes",
 )  # fmt: skip
-CORPORA = {it.key: it for it in (INVOICES, MINUTES, LOG)}
+CORPORA = {item.key: item for item in (INVOICES, MINUTES, LOG)}
 
 
 def make(corpus: Corpus, tokens: int, records: int, seed: int = 0) -> tuple[str, list[Record]]:
     """A text of about so many tokens with so many records, and these."""
     chance = random.Random(f"{corpus.key} {seed}")
     made = [_record(corpus, chance) for _ in range(records)]
-    own = sum(len(it.text) + 20 for it in made)
+    own = sum(len(text.text) + 20 for text in made)
     others = _paragraphs(chance, max(0, int(tokens / TOKENS_PER_CHARACTER) - own))
-    blocks: list[str] = [it.text for it in made] + others
+    blocks: list[str] = [text.text for text in made] + others
     order = list(range(len(blocks)))
     chance.shuffle(order)
     made = [made[number] for number in order if number < records]
@@ -138,7 +138,9 @@ def _number(value: float, corpus: Corpus, chance: random.Random) -> str:
 def _paragraphs(chance: random.Random, characters: int) -> list[str]:
     """Paragraphs of a story, none with a number, until there are so many characters."""
     story = [
-        it for it in STORY.read_text("utf-8").split("\n\n") if len(it) > 80 and not any(map(str.isdigit, it))
+        part
+        for part in STORY.read_text("utf-8").split("\n\n")
+        if len(part) > 80 and not any(map(str.isdigit, part))
     ]
     made, length = list[str](), 0
     while length < characters:
@@ -163,19 +165,19 @@ def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
     """Twenty-five questions about a corpus."""
     c, many = corpus, corpus.records
     name, other, kind = c.names[0], c.names[3], c.kinds[1]
-    bound = sorted(it.value for it in records)[len(records) // 2]
+    bound = sorted(record.value for record in records)[len(records) // 2]
     of = {
-        "name": lambda it: it.name == name,
-        "other": lambda it: it.name == other,
-        "kind": lambda it: it.kind == kind,
+        "name": lambda item: item.name == name,
+        "other": lambda item: item.name == other,
+        "kind": lambda item: item.kind == kind,
     }
-    march, where = (lambda it: it.day.month == 3), {
+    march, where = (lambda item: item.day.month == 3), {
         "name": f"{c.name} = '{name}'", "other": f"{c.name} = '{other}'", "kind": f"{c.kind} = '{kind}'",
         "march": "day LIKE '2025-03%'", "half": "day BETWEEN '2025-04-01' AND '2025-06-30'",
         "bound": f"{c.value} > {bound:g}", "absent": f"{c.name} = '{ABSENT}'",
     }  # fmt: skip
-    of |= {"march": march, "half": lambda it: date(2025, 4, 1) <= it.day <= date(2025, 6, 30),
-           "bound": lambda it: it.value > bound, "absent": lambda it: it.name == ABSENT}  # fmt: skip
+    of |= {"march": march, "half": lambda item: date(2025, 4, 1) <= item.day <= date(2025, 6, 30),
+           "bound": lambda item: item.value > bound, "absent": lambda item: item.name == ABSENT}  # fmt: skip
     said = {
         "name": f"with the {c.name} {name}", "other": f"with the {c.name} {other}",
         "kind": f"with the {c.kind} {kind}", "march": "in March 2025", "half": "from April to June 2025",
@@ -183,7 +185,7 @@ def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
     }  # fmt: skip
 
     def pick(key: str) -> list[Record]:
-        return [it for it in records if of[key](it)]
+        return [record for record in records if of[key](record)]
 
     made = [Question(f"How many {many} are there?", "SELECT COUNT(*) FROM rows", [(len(records),)])]
     for key in ("name", "kind", "march", "half", "bound", "absent"):
@@ -203,20 +205,23 @@ def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
     made.append(_aggregate(f"What is the smallest {c.value} of all {many}?", "MIN", c, "", records))
     distinct = f"SELECT DISTINCT {c.name} FROM rows"
     for key in ("march", "kind"):
-        text, names = f"List every {c.name} of the {many} {said[key]}.", sorted({it.name for it in pick(key)})
-        made.append(Question(text, f"{distinct} WHERE {where[key]}", [(it,) for it in names]))
-    sums, counts = _group(records, lambda it: it.name), _group(records, lambda it: it.kind)
+        text, names = (
+            f"List every {c.name} of the {many} {said[key]}.",
+            sorted({item.name for item in pick(key)}),
+        )
+        made.append(Question(text, f"{distinct} WHERE {where[key]}", [(item,) for item in names]))
+    sums, counts = _group(records, lambda record: record.name), _group(records, lambda record: record.kind)
     totals: Rows = [(key, _sum(group)) for key, group in sums.items()]
     made.append(Question(f"What is the sum of the {c.value} for each {c.name}?",
                          f"SELECT {c.name}, SUM({c.value}) FROM rows GROUP BY {c.name}", totals))  # fmt: skip
     made.append(Question(f"How many {many} are there for each {c.kind}?",
                          f"SELECT {c.kind}, COUNT(*) FROM rows GROUP BY {c.kind}",
                          [(key, len(group)) for key, group in counts.items()]))  # fmt: skip
-    best, total = sorted(totals, key=lambda it: -it[1])[:3], f"SUM({c.value}) AS total"
+    best, total = sorted(totals, key=lambda item: -item[1])[:3], f"SUM({c.value}) AS total"
     made.append(Question(f"Rank the three {c.name}s with the largest sum of {c.value}.",
                          f"SELECT {c.name}, {total} FROM rows GROUP BY {c.name} ORDER BY total DESC LIMIT 3",
                          best))  # fmt: skip
-    most = max(counts.items(), key=lambda it: (len(it[1]), it[0]))[0]
+    most = max(counts.items(), key=lambda count: (len(count[1]), count[0]))[0]
     made.append(Question(f"Which {c.kind} has the most {many}?",
                          f"SELECT {c.kind} FROM rows GROUP BY {c.kind} "
                          f"ORDER BY COUNT(*) DESC, {c.kind} DESC LIMIT 1", [(most,)]))  # fmt: skip
@@ -228,7 +233,7 @@ def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
 
 def _aggregate(text: str, how: str, corpus: Corpus, where: str, records: Sequence[Record]) -> Question:
     sql = f"SELECT {how}({corpus.value}) FROM rows" + (f" WHERE {where}" if where else "")
-    values = [it.value for it in records]
+    values = [record.value for record in records]
     if not values:
         return Question(text, sql, [(None,)])
     counts: dict[str, Callable[[list[float]], float]] = {"SUM": sum, "AVG": mean, "MAX": max, "MIN": min}
@@ -237,13 +242,13 @@ def _aggregate(text: str, how: str, corpus: Corpus, where: str, records: Sequenc
 
 def _group(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
     groups = defaultdict(list)
-    for it in records:
-        groups[key(it)].append(it)
+    for record in records:
+        groups[key(record)].append(record)
     return groups
 
 
 def _sum(records: Iterable[Record]) -> float:
-    return sum(it.value for it in records)
+    return sum(record.value for record in records)
 
 
 def labelled(file: Path, tokens: int) -> tuple[Corpus, str, list[Question]]:
@@ -258,9 +263,9 @@ def labelled(file: Path, tokens: int) -> tuple[Corpus, str, list[Question]]:
         if length * TOKENS_PER_CHARACTER > tokens:
             break
     text = "\n".join(
-        f"Message {number}: {' '.join(it['input'].split())}" for number, it in enumerate(rows, 1)
+        f"Message {number}: {' '.join(row['input'].split())}" for number, row in enumerate(rows, 1)
     )
-    counts = Counter(it["label"] for it in rows)
+    counts = Counter(row["label"] for row in rows)
     kinds = " or ".join(sorted(counts))
     names = {label: re.sub(r"\W+", "_", label.lower()) for label in counts}
     asked = [
@@ -285,15 +290,18 @@ class PerfectReplies:
     def __init__(self, corpus: Corpus, records: Sequence[Record], asked: Sequence[Question]) -> None:
         self._corpus, self._questions = corpus, asked
         self._records = defaultdict[str, list[Record]](list)
-        for it in records:
-            self._records[it.stated["day"]].append(it)
+        for record in records:
+            self._records[record.stated["day"]].append(record)
         self._days = sorted(self._records, key=len, reverse=True)
 
     def __call__(self, messages: Sequence[Any]) -> str:
         prompt = messages[-1].content
         if prompt.rstrip().endswith("The JSON object:"):
-            best = max((it for it in self._questions if it.text in prompt), key=lambda it: len(it.text))
+            best = max(
+                (question for question in self._questions if question.text in prompt),
+                key=lambda item: len(item.text),
+            )
             return json.dumps(plan_of(self._corpus, best))
         days = [day for day in self._days if day in prompt]
-        rows = [it.stated for day in days for it in self._records[day] if it.text in prompt]
+        rows = [record.stated for day in days for record in self._records[day] if record.text in prompt]
         return json.dumps(rows)

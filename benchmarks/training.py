@@ -80,7 +80,7 @@ def update(options: argparse.Namespace, layout: Literal["shared", "packed", "pad
     policy = Policy(network(options), None, autocast=options.device != "cpu")
     learner = Learner(policy, OptimizerSettings(layout=layout, batch_tokens=options.budget), Ranks())
     sequences = group(options)
-    tokens = sum(len(it.prompt_ids) + len(it.completion_ids) for it in sequences)
+    tokens = sum(len(sequence.prompt_ids) + len(sequence.completion_ids) for sequence in sequences)
     seconds = []
     for _ in range(options.rounds + 1):
         started = clock()
@@ -97,22 +97,26 @@ def rollout(options: argparse.Namespace, layout: str) -> dict[str, float]:
     """Median seconds and tokens/s, read and written, of decoding a batch."""
     clock, model = clock_of(options), network(options)
     if layout == "apart":
-        vars(prefill)["group_by_beginning"] = lambda prompts: [(0, [it]) for it in range(len(prompts))]
+        vars(prefill)["group_by_beginning"] = lambda prompts: [
+            (0, [number]) for number in range(len(prompts))
+        ]
     sequences = group(options)
     seconds = []
     for _ in range(options.rounds + 1):
         loop = asyncio.new_event_loop()
         rows = [
             decoding.DecodingRow(
-                list(it.prompt_ids), Sampling(options.memory // 2, 1.0, 1.0, index), loop.create_future()
+                list(sequence.prompt_ids),
+                Sampling(options.memory // 2, 1.0, 1.0, index),
+                loop.create_future(),
             )
-            for index, it in enumerate(sequences)
+            for index, sequence in enumerate(sequences)
         ]
         started = clock()
         decoding.decode(model, rows, frozenset(), options.device != "cpu")
         seconds.append(clock() - started)
         loop.close()
-    tokens = sum(len(it.prompt_ids) + options.memory // 2 for it in sequences)
+    tokens = sum(len(sequence.prompt_ids) + options.memory // 2 for sequence in sequences)
     return {
         "tokens": tokens,
         "seconds": median(seconds[1:]),
@@ -144,14 +148,16 @@ def main() -> None:
         measured = (update if kind == "update" else rollout)(options, layout)
         print(json.dumps(measured | {"peak_mib": measure_mib()}))
         return
-    variants = [("update", it) for it in UPDATES] + [("rollout", it) for it in ROLLOUTS]
+    variants = [("update", item) for item in UPDATES] + [("rollout", item) for item in ROLLOUTS]
     results = {f"{kind} {layout}": in_own_process(kind, layout) for kind, layout in variants}
     print(f"G = {options.attempts}, chunk {options.chunk}, memory and reply up to {options.memory} tokens")
     rows = []
-    for name, it in results.items():
+    for name, result in results.items():
         first = results["update padded" if name.startswith("update") else "rollout apart"]
-        ratio = f"{first['seconds'] / it['seconds']:.2f}x"
-        rows.append((name, it["seconds"], round(it["tokens_per_second"]), ratio, round(it["peak_mib"])))
+        ratio = f"{first['seconds'] / result['seconds']:.2f}x"
+        rows.append(
+            (name, result["seconds"], round(result["tokens_per_second"]), ratio, round(result["peak_mib"]))
+        )
     print(measure.table(("", "seconds", "tokens/s", "against the first", "peak MiB"), rows))
     record = measure.provenance() | {"torch": torch.__version__, "device": options.device}
     measure.write_json(options.json, record | {"measured": results})

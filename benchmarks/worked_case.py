@@ -56,18 +56,18 @@ def main() -> None:
 def bridges(path: Path) -> Iterator[tuple[int, Row]]:
     """The numbers and rows, from `FIRST_ROW` on, of questions whose answer only one of two paragraphs has."""
     for number, row in islice(enumerate(load(path)), FIRST_ROW, None):
-        if row["type"] == "bridge" and sum(row["answer"] in " ".join(it) for it in facts_of(row)) == 1:
+        if row["type"] == "bridge" and sum(row["answer"] in " ".join(fact) for fact in facts_of(row)) == 1:
             yield number, row
 
 
 def facts_of(row: Row) -> list[list[str]]:
     """The sentences that are needed, of each of the two paragraphs."""
-    needed = {tuple(it) for it in row["supporting_facts"]}
+    needed = {tuple(fact) for fact in row["supporting_facts"]}
     kept = (
         [_plain(text) for number, text in enumerate(sentences) if (title, number) in needed]
         for title, sentences in row["context"]
     )
-    return [it for it in kept if it]
+    return [item for item in kept if item]
 
 
 def document_of(row: Row) -> str:
@@ -77,9 +77,13 @@ def document_of(row: Row) -> str:
 
 def judge(row: Row, trajectory: memagent.Trajectory) -> str | None:
     """What a read is a case of: "right", "wrong" or neither."""
-    lead, goal = sorted(facts_of(row), key=lambda it: row["answer"] in " ".join(it))
-    memories = [_plain(it.memory) for it in trajectory.conversations if it.kind == "update"]
-    lead_at, goal_at = (_first(memories, it) for it in (lead, goal))
+    lead, goal = sorted(facts_of(row), key=lambda fact: row["answer"] in " ".join(fact))
+    memories = [
+        _plain(conversation.memory)
+        for conversation in trajectory.conversations
+        if conversation.kind == "update"
+    ]
+    lead_at, goal_at = (_first(memories, item) for item in (lead, goal))
     if lead_at < goal_at < len(memories) and exact_match(trajectory.answer, (row["answer"],)):
         return "right"
     return "wrong" if lead_at < len(memories) and not f1(trajectory.answer, (row["answer"],)) else None
@@ -87,7 +91,9 @@ def judge(row: Row, trajectory: memagent.Trajectory) -> str | None:
 
 def _first(memories: list[str], sentences: list[str]) -> int:
     """The first memory that has one of the sentences; how many there are if none has."""
-    return next((n for n, it in enumerate(memories) if any(text in it for text in sentences)), len(memories))
+    return next(
+        (n for n, memory in enumerate(memories) if any(text in memory for text in sentences)), len(memories)
+    )
 
 
 def _plain(text: str) -> str:

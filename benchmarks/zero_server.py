@@ -71,8 +71,8 @@ class _Connection(asyncio.Protocol):
             return b""
         head, rest = self.head[:end], self.head[end + 4 :]
         self.head = b""
-        found = _LENGTH.search(head)
-        self.missing = self.length = int(found[1]) if found else 0
+        match = _LENGTH.search(head)
+        self.missing = self.length = int(match[1]) if match else 0
         if not self.missing:
             model = {"id": "zero", "max_model_len": _WINDOW_TOKENS, "completions": self.completions}
             self.transport.write(_response(json.dumps({"object": "list", "data": [model]}).encode()))

@@ -66,7 +66,7 @@ class Pipe:
             ):
                 if __files__ and not __task__:
                     asked = (__metadata__ or {}).get("base_user_prompt")
-                    ids = [await _upload(it, server, uploads, __request__, emit) for it in __files__]
+                    ids = [await _upload(item, server, uploads, __request__, emit) for item in __files__]
                     chat["messages"] = with_files(body["messages"], ids, asked)
                     chat["memagent"] = {"cite": self.valves.cite}
                 answer, statements = await _read(server, chat, emit)
@@ -84,10 +84,10 @@ def with_files(messages: Sequence[Mapping[str, Any]], ids: Sequence[str], asked:
 
     Open WebUI has put passages around the question by then: these would be read as the question.
     """
-    last = max(number for number, it in enumerate(messages) if it["role"] == "user")
+    last = max(number for number, message in enumerate(messages) if message["role"] == "user")
     said = asked or messages[last]["content"]
     texts = [{"type": "text", "text": said}] if isinstance(said, str) else said
-    files = [{"type": "file", "file": {"file_id": it}} for it in ids]
+    files = [{"type": "file", "file": {"file_id": item}} for item in ids]
     return [*messages[:last], {"role": "user", "content": [*files, *texts]}, *messages[last + 1 :]]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memagent.concurrency import Turns, in_thread, side_by_side
+from memagent.concurrency import Turns, in_thread, map_concurrent
 
 
 class Work:
@@ -40,7 +40,7 @@ class Work:
 
 
 async def results(work: Work, items: Any, limit: int, ordered: bool = True) -> list[int]:
-    async with aclosing(side_by_side(work, items, limit, ordered)) as found:
+    async with aclosing(map_concurrent(work, items, limit, ordered)) as found:
         return [it async for it in found]
 
 
@@ -87,7 +87,7 @@ def test_a_consumer_that_stops_leaves_nothing_running() -> None:
     work = Work()
 
     async def run() -> None:
-        async with aclosing(side_by_side(work, range(1000), 10)) as found:
+        async with aclosing(map_concurrent(work, range(1000), 10)) as found:
             async for _ in found:
                 break
         assert work.now == 0

@@ -19,7 +19,7 @@ from needles import needles
 def needle() -> Task:
     """A number in a long text, whose tags tell it from the question."""
     samples = [
-        Sample(input=f"<text>\n{it['text']}\n</text>\n\n{it['question']}", target=it["answer"])
-        for it in needles()
+        Sample(input=f"<text>\n{item['text']}\n</text>\n\n{item['question']}", target=item["answer"])
+        for item in needles()
     ]
     return Task(dataset=samples, solver=generate(), scorer=includes())

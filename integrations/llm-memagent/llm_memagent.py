@@ -73,7 +73,7 @@ class MemAgent(llm.Model):
                 ) as server,
                 ExitStack() as uploads,
             ):
-                chat = _chat(prompt, [_upload(*it, server, uploads) for it in _files(prompt)])
+                chat = _chat(prompt, [_upload(*file, server, uploads) for file in _files(prompt)])
                 yield from _answer(server, chat, prompt.options.cite, response)
         except httpx2.ConnectError as error:
             raise llm.ModelError(
@@ -98,12 +98,13 @@ def _name(source: str | None) -> str:
 def _chat(prompt: Any, ids: Sequence[str]) -> dict[str, Any]:
     """The request: earlier turns, then the files with the question."""
     texts = [
-        (it.role, "".join(p.text for p in it.parts if isinstance(p, TextPart))) for it in prompt.messages
+        (message.role, "".join(p.text for p in message.parts if isinstance(p, TextPart)))
+        for message in prompt.messages
     ]
     turns: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in texts if text]
     if ids:
         asked = [{"type": "text", "text": prompt._prompt or ""}]
-        files = [{"type": "file", "file": {"file_id": it}} for it in ids]
+        files = [{"type": "file", "file": {"file_id": item}} for item in ids]
         if turns and turns[-1]["role"] == "user":
             turns.pop()  # its text has the fragments in it
         turns.append({"role": "user", "content": [*files, *asked]})
@@ -166,14 +167,14 @@ def _check(reply: httpx2.Response) -> None:
 
 def _sources(statements: Sequence[Mapping[str, Any]]) -> str:
     """The sources as lines below the answer, each once."""
-    lines = dict.fromkeys(line for it in statements for line in _lines(it))
+    lines = dict.fromkeys(line for statement in statements for line in _lines(statement))
     return "".join(["\n", *lines]).rstrip("\n") if lines else ""
 
 
 def _lines(statement: Mapping[str, Any]) -> list[str]:
     if source := statement["source"]:
         return [_source(source)]
-    return [_source(it, "nearest passage, other words: ") for it in statement.get("nearest", ())]
+    return [_source(item, "nearest passage, other words: ") for item in statement.get("nearest", ())]
 
 
 def _source(source: Mapping[str, Any], kind: str = "") -> str:

@@ -141,10 +141,10 @@ def look_up(problem: str, memory: Sequence[str], chunk: Sequence[str]) -> list[s
 
     A note of the chunk has the full stop that it has there; one of the memory has none.
     """
-    known = [it for it in (*memory, *(f"{it}." for it in chunk)) if NOTE.fullmatch(it)]
+    known = [entry for entry in (*memory, *(f"{item}." for item in chunk)) if NOTE.fullmatch(entry)]
 
     def complete(wanted: str) -> str:
-        return next((it for it in known if it.startswith(f"{wanted} is")), wanted)
+        return next((row for row in known if row.startswith(f"{wanted} is")), wanted)
 
     if keys := _keys(problem):
         return [complete(f"for {key}") for key in keys]
@@ -155,9 +155,9 @@ def look_up(problem: str, memory: Sequence[str], chunk: Sequence[str]) -> list[s
 
 def solve(problem: str, notes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The notes that lead to an answer, one after the other, and the answers; as much as these notes tell."""
-    found = [it for it in look_up(problem, notes, ()) if " is" in it]
-    answers = found if _keys(problem) else found[1:]
-    return tuple(found), tuple(re.split(r" is:? ", it)[1] for it in answers)
+    facts = [item for item in look_up(problem, notes, ()) if " is" in item]
+    answers = facts if _keys(problem) else facts[1:]
+    return tuple(facts), tuple(re.split(r" is:? ", answer)[1] for answer in answers)
 
 
 def _keys(problem: str) -> list[str]:
@@ -204,7 +204,7 @@ def _town_facts(source: random.Random, count: int) -> tuple[list[str], list[str]
     words = source.sample(names(), 5 * count)
     first, last, mayors_first, mayors_last, towns = (words[at * count : (at + 1) * count] for at in range(5))
     people, mayors = (
-        [*map(" ".join, zip(*it, strict=True))] for it in ((first, last), (mayors_first, mayors_last))
+        [*map(" ".join, zip(*item, strict=True))] for item in ((first, last), (mayors_first, mayors_last))
     )
     homes = [f"The home town of {person} is {town}." for person, town in zip(people, towns, strict=True)]
     offices = [f"The mayor of {town} is {mayor}." for town, mayor in zip(towns, mayors, strict=True)]
@@ -215,11 +215,11 @@ def _town_facts(source: random.Random, count: int) -> tuple[list[str], list[str]
 def names() -> tuple[str, ...]:
     """Invented words that people and towns are called."""
     source = random.Random("names")
-    found: dict[str, None] = {}
-    while len(found) < NAMES:
+    matches: dict[str, None] = {}
+    while len(matches) < NAMES:
         syllables = (source.choice("bdfgklmnprstvz") + source.choice("aeiou") for _ in range(2))
-        found["".join(syllables).capitalize() + source.choice(("", "n", "r", "s", "l"))] = None
-    return tuple(found)
+        matches["".join(syllables).capitalize() + source.choice(("", "n", "r", "s", "l"))] = None
+    return tuple(matches)
 
 
 @cache
@@ -233,7 +233,7 @@ def _warm(index: int) -> Example:
 
 
 def _bare(whole: Example) -> Example:
-    facts = (it.group() for it in FACT.finditer(whole.document))
+    facts = (match.group() for match in FACT.finditer(whole.document))
     return replace(whole, id=f"{whole.id}-brief", document="\n".join(facts), haystack="")
 
 
@@ -241,12 +241,12 @@ def _at_random(whole: Example, source: random.Random) -> Example:
     notes = notes_of(whole.document)
     mixed = source.sample(notes, len(notes))
     fits = [
-        it
-        for it, total in zip(mixed, accumulate(count_tokens()(f"{it}\n") for it in mixed), strict=True)
+        entry
+        for entry, total in zip(mixed, accumulate(count_tokens()(f"{item}\n") for item in mixed), strict=True)
         if total <= ROOM
     ]
     chosen = fits[: source.randint(1, len(fits))]
-    noted = tuple(it for it in notes if it in chosen)
+    noted = tuple(note for note in notes if note in chosen)
     return replace(
         whole, evidence=noted, answers=solve(whole.problem, noted)[1] or ABSENT_ANSWERS[:1], rationale=""
     )
@@ -289,14 +289,14 @@ def _sentences(haystack: str) -> tuple[tuple[str, int], ...]:
     half = len(sentences) // 2
     if _is_half(haystack):
         sentences = sentences[:half] if haystack == SEEN else sentences[half:]
-    return tuple((it, count_tokens()(" " + it)) for it in sentences)
+    return tuple((sentence, count_tokens()(" " + sentence)) for sentence in sentences)
 
 
 @cache
 def _places_of_names(haystack: str) -> list[int]:
     """The numbers of a haystack's short sentences in which a name or number can be masked."""
     sentences = enumerate(_sentences(haystack))
-    return [at for at, (it, tokens) in sentences if tokens < MASKED_TOKENS and NAME.search(it)]
+    return [at for at, (sentence, tokens) in sentences if tokens < MASKED_TOKENS and NAME.search(sentence)]
 
 
 def _sentences_from(haystack: str, tokens: int, place: int) -> list[str]:

@@ -137,8 +137,8 @@ class Plan:
     @property
     def trained(self) -> set[str]:
         """The readers that are wanted, and those that they begin with."""
-        names = {READINGS[it][0] for it in self.readers}
-        while starts := {READERS[it].start for it in names} - names - {COPIED}:
+        names = {READINGS[reader][0] for reader in self.readers}
+        while starts := {READERS[name].start for name in names} - names - {COPIED}:
             names |= starts
         return names
 
@@ -163,9 +163,9 @@ def main() -> None:
         print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
     copy(plan)
-    side_by_side(plan, (partial(train, plan, "careful", seed) for seed in plan.seeds))
+    map_concurrent(plan, (partial(train, plan, "careful", seed) for seed in plan.seeds))
     for length in plan.lengths:
-        side_by_side(
+        map_concurrent(
             plan,
             (
                 partial(read, plan, name, length, seed, text)
@@ -179,7 +179,7 @@ Job = Callable[[], "list[Job] | None"]
 """Does something, and returns what can be done now."""
 
 
-def side_by_side(plan: Plan, jobs: Iterable[Job]) -> None:
+def map_concurrent(plan: Plan, jobs: Iterable[Job]) -> None:
     """Do all of it, and what follows from it, so many at a time.
 
     The first failure ends it once the running jobs have ended.
@@ -189,7 +189,7 @@ def side_by_side(plan: Plan, jobs: Iterable[Job]) -> None:
         try:
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                waiting |= {workers.submit(job) for it in done for job in it.result() or ()}
+                waiting |= {workers.submit(job) for row in done for job in row.result() or ()}
         except BaseException:
             workers.shutdown(cancel_futures=True)
             raise
@@ -217,13 +217,17 @@ def train(plan: Plan, name: str, seed: int) -> list[Job]:
     if not reader.exists():
         pairs = (f"seed={seed}", f"policy.model={plan.folder(wanted.start, seed)}", *wanted.settings)
         if plan.quick:
-            pairs += tuple(it for it in QUICK if not (wanted.reinforced and it.startswith("warm_start")))
+            pairs += tuple(
+                item for item in QUICK if not (wanted.reinforced and item.startswith("warm_start"))
+            )
         settings = [word for pair in pairs for word in ("--set", pair)]
         stage = "run" if wanted.reinforced else "sft"
         python("-m", "memagent", "train", stage, PRESET, "--out", run, "--resume", "--quiet", *settings)
         python("-m", "memagent", "train", "export", run, "--to", "merged", "--out", reader, "--quiet")
     return [
-        partial(train, plan, it, seed) for it in READERS if it in plan.trained and READERS[it].start == name
+        partial(train, plan, item, seed)
+        for item in READERS
+        if item in plan.trained and READERS[item].start == name
     ]
 
 
@@ -246,17 +250,17 @@ def draw(plan: Plan) -> None:
     grouped: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     for row in rows:
         title = row["text"] or "essays"
-        for it in (title, f"{title}, {row['task']}"):
-            grouped[it][row["reader"]][row["length"]][row["seed"]].append(row)
+        for item in (title, f"{title}, {row['task']}"):
+            grouped[item][row["reader"]][row["length"]][row["seed"]].append(row)
     told = {
-        title: {name: {length: sum_up(it) for length, it in of.items()} for name, of in readers.items()}
-        for title, readers in sorted(grouped.items(), key=lambda it: ("," in it[0], it[0]))
+        title: {name: {length: sum_up(entry) for length, entry in of.items()} for name, of in readers.items()}
+        for title, readers in sorted(grouped.items(), key=lambda entry: ("," in entry[0], entry[0]))
     }
     (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
     haystacks = sorted({row["haystack"] for row in rows})
     tables = [f"### {title}\n\n{_table(plan, of)}" for title, of in told.items()]
     (plan.out / "figure.md").write_text(
-        "\n\n".join([*tables, *(f"Haystack: {it}" for it in haystacks)]) + "\n"
+        "\n\n".join([*tables, *(f"Haystack: {haystack}" for haystack in haystacks)]) + "\n"
     )
     _plot(plan, told["essays"])
 
@@ -277,19 +281,21 @@ def sum_up(of_seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
 
     def shares(part: str, whole: str) -> list[float]:
         sums = [
-            (sum(it.get(part, 0) for it in rows), sum(it.get(whole, 0) for it in rows))
-            for rows in of_seeds.values() if any(part in it for it in rows)
+            (sum(row.get(part, 0) for row in rows), sum(row.get(whole, 0) for row in rows))
+            for rows in of_seeds.values() if any(part in row for row in rows)
         ]  # fmt: skip
         return [100 * some / of for some, of in sums if of]
 
-    found = {
-        "score": [100 * fmean(it["score"] for it in rows) for rows in of_seeds.values()],
+    summaries = {
+        "score": [100 * fmean(row["score"] for row in rows) for rows in of_seeds.values()],
         "needed": shares("needed noted", "needed"),
         "others": shares("others noted", "others"),
         "held": shares("held", "needed"),
         "idle writes": shares("idle writes", "idle"),
     }
-    told: dict[str, Any] = {name: {"mean": fmean(it), "seeds": it} for name, it in found.items() if it}
+    told: dict[str, Any] = {
+        name: {"mean": fmean(item), "seeds": item} for name, item in summaries.items() if item
+    }
     every = [row for rows in of_seeds.values() for row in rows]
     counts = {name: sum(row.get(name, 0) for row in every) for name in ("idle", "idle writes")}
     return told | {"documents": len(every), "chunks without a fact": counts}
@@ -304,13 +310,13 @@ def interval(values: list[float]) -> str:
 
 
 def _table(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> str:
-    lengths = [it for it in plan.lengths if any(it in of for of in scores.values())]
-    head = [f"{_size(it)}: score | needed | others" for it in lengths]
+    lengths = [length for length in plan.lengths if any(length in of for of in scores.values())]
+    head = [f"{_size(length)}: score | needed | others" for length in lengths]
     lines = ["| reader | " + " | ".join(head) + " |", "|---" * (3 * len(lengths) + 1) + "|"]
     for name, of in scores.items():
         cells = [
-            interval(of[it][what]["seeds"]) if it in of and what in of[it] else ""
-            for it in lengths for what in ("score", "needed", "others")
+            interval(of[length][what]["seeds"]) if length in of and what in of[length] else ""
+            for length in lengths for what in ("score", "needed", "others")
         ]  # fmt: skip
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -331,10 +337,10 @@ def _plot(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> None:
     for number, (name, of) in enumerate(scores.items()):
         apart = 1.03 ** (number - len(scores) / 2)  # so that no mark hides another
         style = ":" if "passages" in name else "-" if READERS[name].reinforced else "--"
-        means = [it["score"]["mean"] for it in of.values()]
+        means = [entry["score"]["mean"] for entry in of.values()]
         (line,) = left.plot([length * apart for length in of], means, style, lw=1.5)
-        for length, it in of.items():
-            seeds = it["score"]["seeds"]
+        for length, item in of.items():
+            seeds = item["score"]["seeds"]
             left.plot([length * apart] * len(seeds), seeds, ".", color=line.get_color(), ms=5)
         for what, (mark, fill) in MARKS.items():
             values = of.get(shortest, {}).get(what, {"seeds": []})["seeds"]

@@ -26,7 +26,7 @@ LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the othe
 WORKFLOWS = ("gated", "overwrite", "evidence")
 WINDOW = 1024  # tokens
 example, notes_of, places_of = (
-    load_function(f"{HERE / 'data.py'}:{it}") for it in ("example", "notes_of", "places_of")
+    load_function(f"{HERE / 'data.py'}:{name}") for name in ("example", "notes_of", "places_of")
 )
 ask_of_passages = load_function(f"{HERE / 'oracle.py'}:ask_of_passages")
 
@@ -43,20 +43,22 @@ async def read(asked: Example, engine: Engine, settings: ReadSettings) -> Row:
     notes, places = notes_of(asked.document), places_of(asked.document)
     noted: set[str] = set()
     memory, idle, writes, answer = "", 0, 0, ""
-    async for it in Read(asked.problem, text_document(asked.document, is_example=True), engine, settings):
-        if it.kind == "answer":
-            answer = it.completion.text
-        elif it.span and not it.unused:
-            if not any(start < it.span[1] and it.span[0] < end for start, end in places):
+    async for conversation in Read(
+        asked.problem, text_document(asked.document, is_example=True), engine, settings
+    ):
+        if conversation.kind == "answer":
+            answer = conversation.completion.text
+        elif conversation.span and not conversation.unused:
+            if not any(start < conversation.span[1] and conversation.span[0] < end for start, end in places):
                 idle += 1
-                writes += it.memory != memory
-            memory = it.memory
+                writes += conversation.memory != memory
+            memory = conversation.memory
             noted |= {note for note in notes if note in memory}
     needed, others = set(asked.evidence), set(notes) - set(asked.evidence)
     return {
         "score": score(asked, answer),
         "needed": len(needed), "needed noted": len(noted & needed),
-        "held": sum(it in memory for it in needed),
+        "held": sum(fact in memory for fact in needed),
         "others": len(others), "others noted": len(noted & others), "idle": idle, "idle writes": writes,
         "answer": answer,
     }  # fmt: skip
@@ -66,8 +68,8 @@ async def answer(asked: Example, engine: Engine, passages: int, tokens: int) -> 
     """Answer from passages."""
     messages = ask_of_passages(asked, passages)
     reply = (await engine.complete(messages, Sampling(tokens))).text
-    found = sum(f"{it}." in messages[-1].content for it in asked.evidence)
-    return {"score": score(asked, reply), "needed": len(asked.evidence), "held": found, "answer": reply}
+    held = sum(f"{fact}." in messages[-1].content for fact in asked.evidence)
+    return {"score": score(asked, reply), "needed": len(asked.evidence), "held": held, "answer": reply}
 
 
 def score(asked: Example, answer: str) -> float:
@@ -86,7 +88,9 @@ async def measure(args: argparse.Namespace) -> None:
         engine="transformers", model=str(args.reader), window_tokens=WINDOW, concurrency=args.concurrency
     )
     haystack = {"haystack": str(args.haystack)} if args.haystack else {}
-    done = {json.loads(it)["id"] for it in args.out.read_text().splitlines()} if args.out.exists() else set()
+    done = (
+        {json.loads(line)["id"] for line in args.out.read_text().splitlines()} if args.out.exists() else set()
+    )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     at_once = asyncio.Semaphore(args.concurrency)
     async with open_engine(settings) as engine:

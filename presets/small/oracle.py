@@ -32,7 +32,7 @@ PASSAGE = 60  # tokens
 PASSAGES = (4, 8)  # that are shown in one prompt: the window has room for eight
 HERE = Path(__file__).parent
 notes_of, look_up, solve, count_tokens = (
-    load_function(f"{HERE / 'data.py'}:{it}") for it in ("notes_of", "look_up", "solve", "count_tokens")
+    load_function(f"{HERE / 'data.py'}:{name}") for name in ("notes_of", "look_up", "solve", "count_tokens")
 )
 
 
@@ -45,7 +45,7 @@ def from_passages(example: Example) -> Trajectory:
 
 def ask_of_passages(example: Example, number: int) -> tuple[Message, ...]:
     """The prompt of an answer, with the passages that BM25 ranks best in the memory's place."""
-    passages = [it.text for it in cut([example.document], PASSAGE, count_tokens())]
+    passages = [item.text for item in cut([example.document], PASSAGE, count_tokens())]
     best = sorted(best_passages(example.problem, passages, number))
     prompts = replace(load_prompts(HERE / "gated.toml"), guards_turns=False)
     return prompts.fill(
@@ -64,7 +64,7 @@ def answer_from(problem: str, shown: str) -> str:
     notes, answers = solve(problem, [*held])
     if not answers:
         return f"The memory {ABSENT_ANSWERS[0]}."
-    return " ".join(f"{it}." for it in notes) + f" The answer is {', '.join(answers)}."
+    return " ".join(f"{note}." for note in notes) + f" The answer is {', '.join(answers)}."
 
 
 class Noting:
@@ -101,11 +101,11 @@ class Noting:
         if wanted == "The answer:":
             return answer_from(self._example.problem, memory)
         noted = lines_of(memory)
-        new = [it for it in notes_of(chunk) if it in self._example.evidence and it not in noted]
+        new = [note for note in notes_of(chunk) if note in self._example.evidence and note not in noted]
         thought = self._think(noted, chunk)
         match wanted:
             case "UNCHANGED, or excerpts:":
-                lines = [f'ADD "{it}"' for it in new]
+                lines = [f'ADD "{fact}"' for fact in new]
             case "UNCHANGED, or the new memory:":
                 lines = self._rewrite(memory, new)
             case "The new memory:":
@@ -125,13 +125,15 @@ class Noting:
 
     def _right(self, memory: str) -> list[str]:
         lines = memory.split("\n")
-        return [it for it in self._example.evidence if it in lines]
+        return [fact for fact in self._example.evidence if fact in lines]
 
     def _rewrite(self, memory: str, new: list[str]) -> list[str]:
         """A memory with new notes, in the order of what was looked up; without, the slip of a memory."""
         right = self._right(memory)
         return (
-            [it for it in self._example.evidence if it in right or it in new] if new else self._slip(memory)
+            [fact for fact in self._example.evidence if fact in right or fact in new]
+            if new
+            else self._slip(memory)
         )
 
     def _slip(self, memory: str) -> list[str]:

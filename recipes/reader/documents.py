@@ -39,10 +39,10 @@ def documents(
             yield _example("hotpot", number, row["question"], document, (row["answer"],), lacks)
     for number, row in enumerate(source.sample(paragraphs, ASKED + ASKED_ABSENT)):
         asked, lacks = source.choice(row["qas"]), number >= ASKED
-        rest = [it for it in paragraphs if it is not row]
-        texts = [it["context"].strip() for it in source.sample(rest, OTHERS)]
+        rest = [paragraph for paragraph in paragraphs if paragraph is not row]
+        texts = [item["context"].strip() for item in source.sample(rest, OTHERS)]
         document = _shuffle(texts if lacks else [row["context"].strip(), *texts], source)
-        answers = sorted({it["text"] for it in asked["answers"]})
+        answers = sorted({answer["text"] for answer in asked["answers"]})
         yield _example("squadshifts", number, asked["question"], document, tuple(answers), lacks)
 
 

@@ -101,11 +101,13 @@ def load_passages(folder: Path) -> list[list[Passage]]:
         passages = []
         with gzip.open(folder / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
             for row in map(json.loads, file):
-                if row.get("split") in ("test", "val") or any(it.get("split") == "dev" for it in row["qas"]):
+                if row.get("split") in ("test", "val") or any(
+                    item.get("split") == "dev" for item in row["qas"]
+                ):
                     continue
                 clean = detok if name == "qed_natural_questions" else str
                 text = clean(row["context"]).strip()
-                asked = [it for qa in row["qas"] if (it := ask(qa, text, clean))]
+                asked = [question for qa in row["qas"] if (question := ask(qa, text, clean))]
                 if asked and len(text) <= MAX_CHARACTERS:
                     passages.append(Passage(row["title"] or "", text, tuple(asked)))
         sets.append(passages)
@@ -138,11 +140,11 @@ def parser_of(description: str) -> argparse.ArgumentParser:
 def ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
     """A question whose shortest answer stands in the text, in the sentence that shares most words with it."""
     problem = clean(qa["question"]).strip()
-    answers = sorted((clean(it).strip(" .,;") for it in qa["answers"]), key=len)
+    answers = sorted((clean(item).strip(" .,;") for item in qa["answers"]), key=len)
     for answer in answers:
         if not 0 < len(answer) <= MAX_ANSWER:
             continue
-        places = [it.span() for it in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text)]
+        places = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text)]
         if not places:
             continue
         evidence = clean(qa.get("evidence", ""))
@@ -161,7 +163,11 @@ def _count_shared(problem: str, text: str, place: Span) -> int:
 
 def sentences_of(text: str) -> list[Span]:
     """The sentences of a text, as notes count them."""
-    return [it for group in between(text, 0, len(text), PARAGRAPH_END) for it in sentences(text, *group)]
+    return [
+        sentence
+        for group in between(text, 0, len(text), PARAGRAPH_END)
+        for sentence in sentences(text, *group)
+    ]
 
 
 def group_by_title(sets: Sequence[Sequence[Passage]]) -> list[dict[str, list[Passage]]]:
@@ -184,7 +190,7 @@ def pages_of_passages(sets: Sequence[Sequence[Passage]], source: random.Random) 
         pool = near if passage.title and len(near) > MAX_OTHERS else sets[index]
         is_long = source.random() < LONG
         count = 40 if is_long else source.choice((0, 1, 2, 2, 3, 3))
-        others = [it for it in source.sample(pool, min(count, len(pool))) if it is not passage]
+        others = [item for item in source.sample(pool, min(count, len(pool))) if item is not passage]
         size = source.randint(MAX_CHARACTERS, MAX_LONG) if is_long else MAX_CHARACTERS
         yield _page(passage, others, pool, size, source)
 
@@ -193,44 +199,48 @@ def _page(
     passage: Passage, others: Sequence[Passage], pool: Sequence[Passage], size: int, source: random.Random
 ) -> Page:
     own = [passage, *others]
-    while sum(len(it.text) for it in own) > size and len(own) > 1:
+    while sum(len(entry.text) for entry in own) > size and len(own) > 1:
         own.pop()
     source.shuffle(own)
     asked, texts, begins = list[Asked](), list[str](), 0
-    for it in own:
-        asked += [_move(one, begins) for one in it.asked]
-        texts.append(it.text)
-        begins += len(it.text) + 2
+    for item in own:
+        asked += [_move(one, begins) for one in item.asked]
+        texts.append(item.text)
+        begins += len(item.text) + 2
     text = "\n\n".join(texts)
     kept = source.sample(asked, min(MAX_ASKED, len(asked)))
     candidates = [
         one
-        for it in source.sample(pool, min(TRIED, len(pool)))
-        if it not in own
-        for one in it.asked
+        for entry in source.sample(pool, min(TRIED, len(pool)))
+        if entry not in own
+        for one in entry.asked
         if one.answer.lower() not in text.lower()
     ]
     words = telling(text)
-    candidates.sort(key=lambda it: len(words & telling(it.problem)) / (len(telling(it.problem)) or 1))
-    absent = [Asked(it.problem) for it in candidates[::-1][: source.choice((1, 2, MAX_ABSENT))]]
+    candidates.sort(
+        key=lambda candidate: len(words & telling(candidate.problem)) / (len(telling(candidate.problem)) or 1)
+    )
+    absent = [Asked(candidate.problem) for candidate in candidates[::-1][: source.choice((1, 2, MAX_ABSENT))]]
     some = source.sample(asked, min(MAX_EXCHANGED, len(asked)))
-    exchanged = [it for one in some if (it := exchange(one, text, source))]
+    exchanged = [other for one in some if (other := exchange(one, text, source))]
     return Page(text, (*kept, *absent, *exchanged))
 
 
 def exchange(asked: Asked, text: str, source: random.Random) -> Asked | None:
     """A question about another name or number of the text, if no sentence with it has much of the rest."""
     _, _, rest = asked.problem.partition(" ")  # the first word of a sentence is no name
-    names = [it for it in NAME.findall(rest) if it in text]
+    names = [item for item in NAME.findall(rest) if item in text]
     if not names:
         return None
     name = source.choice(names)
-    others = {it for it in NAME.findall(text) if it[0].isdigit() == name[0].isdigit()}
-    other = source.choice(sorted(it for it in others if it not in asked.problem and it not in name) or [""])
+    others = {item for item in NAME.findall(text) if item[0].isdigit() == name[0].isdigit()}
+    other = source.choice(
+        sorted(item for item in others if item not in asked.problem and item not in name) or [""]
+    )
     problem = asked.problem.replace(name, other)
     words = telling(problem) - telling(other)
     near = [text[a:b] for a, b in sentences_of(text) if other in text[a:b]]
-    if not other or any(2 * len(words & telling(it)) > len(words) for it in near):
+    if not other or any(2 * len(words & telling(item)) > len(words) for item in near):
         return None
     return Asked(problem)
 
@@ -247,10 +257,10 @@ def pages_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iter
         for title, sentence in row["supporting_facts"]:
             needed[title].add(sentence)
         lacks = source.random() < 0.25
-        own = [it for it in row["context"] if it[0] in needed]
+        own = [paragraph for paragraph in row["context"] if paragraph[0] in needed]
         if lacks:
             own = own[:-1] if source.random() < 0.5 else own[1:]
-        rest = [it for it in row["context"] if it[0] not in needed]
+        rest = [paragraph for paragraph in row["context"] if paragraph[0] not in needed]
         count = source.choice((len(rest), source.randint(1, MAX_OTHERS)))
         own += source.sample(rest, min(len(rest), count))
         source.shuffle(own)
@@ -281,7 +291,9 @@ def pages_of_needles(novels: Sequence[Path], source: random.Random) -> Iterator[
     for index in range(10**9):
         name, recipe = source.choice(list(VARIANTS)), source.choice(recipes)
         example = TASKS[name].make(recipe, index)
-        spans = [(at, at + len(it)) for it in example.evidence if (at := example.document.find(it)) >= 0]
+        spans = [
+            (at, at + len(fact)) for fact in example.evidence if (at := example.document.find(fact)) >= 0
+        ]
         answer = ", ".join(example.answers) if spans else ""
         yield Page(example.document, (Asked(example.problem, answer, tuple(spans)),))
 
@@ -293,13 +305,13 @@ def lessons(page: Page, form: str, prompts: Prompts, source: random.Random) -> I
         yield from _notes(page, prompts, source)
         return
     shown, spans = (page.text, [(0, len(page.text))]) if form == "whole" else _some(page, source)
-    for it in page.asked:
-        held = it.answer and all(any(_meets(one, other) for other in spans) for one in it.spans)
-        if held or not (it.answer and it.answer in shown):
+    for question in page.asked:
+        held = question.answer and all(any(_meets(one, other) for other in spans) for one in question.spans)
+        if held or not (question.answer and question.answer in shown):
             yield _lesson(
                 "answer",
-                prompts.fill("answer", problem=it.problem, memory=shown),
-                it.answer if held else NOT_THERE,
+                prompts.fill("answer", problem=question.problem, memory=shown),
+                question.answer if held else NOT_THERE,
             )
 
 
@@ -312,18 +324,20 @@ def _notes(page: Page, prompts: Prompts, source: random.Random) -> Iterator[Conv
             begin = middle
             chunks.append((begin, end))
         chunks[-1] = (begin, end)
-    needed = [it for it in chunks if any(_meets(it, span) for one in page.asked for span in one.spans)]
-    others = [it for it in chunks if it not in needed]
+    needed = [item for item in chunks if any(_meets(item, span) for one in page.asked for span in one.spans)]
+    others = [item for item in chunks if item not in needed]
     chosen = source.sample(needed, min(MAX_NOTED, len(needed))) + source.sample(others, min(1, len(others)))
     for chunk in chosen:
         shown, idle = page.text[slice(*chunk)].strip(), 0
-        for it in page.asked:
-            spans = [span for span in it.spans if _meets(chunk, span)]
+        for question in page.asked:
+            spans = [span for span in question.spans if _meets(chunk, span)]
             idle += not spans
             if spans or idle <= MAX_IDLE:
-                note = " ".join(_sentence(page.text, it, span, MAX_NOTE // len(spans)) for span in spans)
+                note = " ".join(
+                    _sentence(page.text, question, span, MAX_NOTE // len(spans)) for span in spans
+                )
                 yield _lesson(
-                    "update", prompts.fill("note", problem=it.problem, chunk=shown), note or NOT_THERE
+                    "update", prompts.fill("note", problem=question.problem, chunk=shown), note or NOT_THERE
                 )
 
 
@@ -333,7 +347,7 @@ def _meets(one: Span, other: Span) -> bool:
 
 def _sentence(text: str, asked: Asked, span: Span, size: int) -> str:
     """The sentence at a span, or as much of it as fits around the answer."""
-    begin, end = next((it for it in sentences_of(text) if _meets(it, span)), span)
+    begin, end = next((sentence for sentence in sentences_of(text) if _meets(sentence, span)), span)
     whole = " ".join(text[begin:end].split())
     if len(whole) <= size:
         return whole
@@ -345,13 +359,16 @@ def _sentence(text: str, asked: Asked, span: Span, size: int) -> str:
 def _some(page: Page, source: random.Random) -> tuple[str, list[Span]]:
     """Some of the sentences of a page as finds are shown, and their places."""
     every = sentences_of(page.text)
-    wanted = [it for one in page.asked for it in one.spans if source.random() < HELD]
-    chosen = {at for at, it in enumerate(every) if any(_meets(it, other) for other in wanted)}
+    wanted = [span for one in page.asked for span in one.spans if source.random() < HELD]
+    chosen = {at for at, item in enumerate(every) if any(_meets(item, other) for other in wanted)}
     spare = [at for at in range(len(every)) if at not in chosen]
     source.shuffle(spare)
-    count, problems = source.randint(MIN_SPARE, MAX_SPARE), [telling(it.problem) for it in page.asked]
+    count, problems = (
+        source.randint(MIN_SPARE, MAX_SPARE),
+        [telling(question.problem) for question in page.asked],
+    )
     texts = [" ".join(page.text[a:b].split()) for a, b in every]
-    shared = [max(len(words & it) for it in problems) for words in map(telling, texts)]
+    shared = [max(len(words & problem) for problem in problems) for words in map(telling, texts)]
     likely = sorted(spare, key=shared.__getitem__, reverse=True)
     shown = sorted(chosen.union(likely[: count // 2], spare[: count - count // 2]))
     pairs = [shown[at : at + 2] for at in range(0, len(shown), 2)]
@@ -375,11 +392,11 @@ def examples(
             texts = [f"{title}\n{''.join(lines)}" for title, lines in row["context"] if title not in needed]
             problem, answers = row["question"], [row["answer"]]
         else:
-            (passages,) = source.choices(sets, [len(it) for it in sets])
+            (passages,) = source.choices(sets, [len(item) for item in sets])
             own, *others = source.sample(passages, source.randint(8, 14))
-            it = source.choice(own.asked)
-            texts = [it.text for it in (others if lacks else [own, *others])]
-            problem, answers = it.problem, [it.answer]
+            question = source.choice(own.asked)
+            texts = [other.text for other in (others if lacks else [own, *others])]
+            problem, answers = question.problem, [question.answer]
         source.shuffle(texts)
         document = "\n\n".join(texts)
         tokens = estimate_tokens(document)

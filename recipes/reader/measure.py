@@ -42,9 +42,9 @@ async def measure(engine: Engine, rows: list[dict[str, Any]], trained: bool) -> 
             if asked["is_impossible"]:
                 counts["declined, and there is none"].append(is_declined(reply))
                 continue
-            answers = tuple(it["text"] for it in asked["answers"])
+            answers = tuple(answer["text"] for answer in asked["answers"])
             counts["the answer is in the reply"].append(substring_match(reply, answers))
-            counts["F1"].append(max(f1(reply, (it,)) for it in answers))
+            counts["F1"].append(max(f1(reply, (answer,)) for answer in answers))
             counts["declined, though the answer is there"].append(is_declined(reply))
     return counts
 
@@ -63,7 +63,7 @@ async def main() -> None:
     async with open_engine(EngineSettings(model=asked.model, adapter=asked.adapter)) as engine:
         for name, values in (await measure(engine, rows, bool(asked.adapter))).items():
             mean = 100 * sum(values) / len(values)
-            low, high = confidence_interval([float(it) for it in values])
+            low, high = confidence_interval([float(value) for value in values])
             print(f"{name}: {mean:.0f} of {len(values)} [{100 * low:.0f}, {100 * high:.0f}]")
 
 

@@ -36,8 +36,8 @@ PLACES = (1, 4, 8)
 def holds(chunk: Chunk, example: Example) -> bool:
     """Whether a chunk has some of what answers the question."""
     if example.evidence:
-        return any(it[:SHOWN] in chunk.text or it[-SHOWN:] in chunk.text for it in example.evidence)
-    return any(it.lower() in chunk.text.lower() for it in example.answers)
+        return any(fact[:SHOWN] in chunk.text or fact[-SHOWN:] in chunk.text for fact in example.evidence)
+    return any(answer.lower() in chunk.text.lower() for answer in example.answers)
 
 
 async def judge(engine: Engine, document: str, examples: Sequence[Example]) -> list[dict[str, Any]]:

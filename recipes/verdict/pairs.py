@@ -114,7 +114,7 @@ class WordNet:
                     first = rest[int(pointers) + 2]
                     same, above = words[first]
                     others = [word for word in same if word.lower() != lemma]
-                    others = others or [word for it in above for word in words[it][0][:2]]
+                    others = others or [word for item in above for word in words[item][0][:2]]
                     self._others.setdefault(lemma.replace("_", " "), others)
 
     def others(self, word: str) -> list[str]:
@@ -132,7 +132,7 @@ class WordNet:
             word = match.group()
             if not (telling(word) & there) or not word.islower():
                 return word
-            others = [it for it in self.others(word) if not telling(it) & there]
+            others = [item for item in self.others(word) if not telling(item) & there]
             return source.choice(others[:3]) if others else word
 
         return re.sub(r"[a-z]{3,}", other, problem)
@@ -165,10 +165,10 @@ def texts_of_passages(
             text = f"{text}\n\n{piece}" if source.random() < 0.5 else f"{piece}\n\n{text}"
             asked, cut_off = asked + more, cut_off + rest
         others = [
-            it
+            question
             for one in source.sample(pool, min(TRIED, len(pool)))
             if one.text not in text
-            for it in one.asked
+            for question in one.asked
         ]
         if near:
             far = source.choice(source.choice(sets)).asked
@@ -213,7 +213,7 @@ def load_stories(folder: Path) -> list[Passage]:
 
 def _cut(passage: Passage, size: int, source: random.Random) -> tuple[str, list[Asked], list[Asked]]:
     """Sentences of a passage up to a size, the questions that they answer, and those that they do not."""
-    if any(not it.answer for it in passage.asked):
+    if any(not question.answer for question in passage.asked):
         return passage.text, list(passage.asked), []
     every = sentences_of(passage.text)
     first = last = source.randrange(len(every))
@@ -226,8 +226,14 @@ def _cut(passage: Passage, size: int, source: random.Random) -> tuple[str, list[
         if every[last][1] - every[first][0] > size:
             break
     begin, end = every[first][0], every[last][1]
-    inside = [it for it in passage.asked if all(begin <= a and b <= end for a, b in it.spans)]
-    return passage.text[begin:end].strip(), inside, [it for it in passage.asked if it not in inside]
+    inside = [
+        question for question in passage.asked if all(begin <= a and b <= end for a, b in question.spans)
+    ]
+    return (
+        passage.text[begin:end].strip(),
+        inside,
+        [question for question in passage.asked if question not in inside],
+    )
 
 
 def _pairs(
@@ -235,25 +241,26 @@ def _pairs(
 ) -> tuple[Pair, ...]:
     """As many questions that a text answers as such that it does not."""
     own = sorted(
-        source.sample(asked, min(2 * MAX_EACH, len(asked))), key=lambda it: _overlap(it.problem, text)
+        source.sample(asked, min(2 * MAX_EACH, len(asked))),
+        key=lambda question: _overlap(question.problem, text),
     )
     own = own[:MAX_EACH]
     lower = text.lower()
-    absent = [it for it in others if not it.answer or it.answer.lower() not in lower]
-    absent.sort(key=lambda it: -_overlap(it.problem, text) + source.uniform(0, 0.2))
-    exchanged = [it for one in asked[:2] if (it := exchange(one, text, source))][:1]
+    absent = [item for item in others if not item.answer or item.answer.lower() not in lower]
+    absent.sort(key=lambda item: -_overlap(item.problem, text) + source.uniform(0, 0.2))
+    exchanged = [other for one in asked[:2] if (other := exchange(one, text, source))][:1]
     wanted = max(len(own), 1)
     rest = [*exchanged, *absent[: max(1, wanted - 1)], *source.sample(absent, min(3, len(absent)))]
-    pairs = [Pair(it.problem, True) for it in own]
+    pairs = [Pair(item.problem, True) for item in own]
     if wordnet:
         pairs = [
-            replace(it, problem=wordnet.reword(it.problem, text, source))
+            replace(pair, problem=wordnet.reword(pair.problem, text, source))
             if source.random() < REWORDED
-            else it
-            for it in pairs
+            else pair
+            for pair in pairs
         ]
-    negatives = list(dict.fromkeys(it.problem for it in rest))[:wanted]
-    return tuple(pairs + [Pair(it, False) for it in negatives]) if negatives else ()
+    negatives = list(dict.fromkeys(row.problem for row in rest))[:wanted]
+    return tuple(pairs + [Pair(negative, False) for negative in negatives]) if negatives else ()
 
 
 def texts_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iterator[Text]:
@@ -265,7 +272,9 @@ def texts_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iter
             needed[title].append(sentence)
         paragraphs = dict(row["context"])
         facts = {
-            title: " ".join(paragraphs[title][it].strip() for it in places if it < len(paragraphs[title]))
+            title: " ".join(
+                paragraphs[title][place].strip() for place in places if place < len(paragraphs[title])
+            )
             for title, places in needed.items()
             if title in paragraphs
         }
@@ -283,7 +292,7 @@ def texts_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iter
         problem, pairs = row["question"], list[Pair]()
         held = [title for title in chosen if title in facts]
         for title, fact in facts.items():
-            (other,) = (it for it in facts if it != title)
+            (other,) = (item for item in facts if item != title)
             if title not in held or other in held:
                 continue
             pairs.append(Pair(problem, True, f"{other}: {facts[other]}"))
@@ -325,8 +334,8 @@ def texts_of_needles(pieces: Sequence[Path], source: random.Random) -> Iterator[
             around = example.document.find(source.choice(example.evidence or ("",)))
         begin = max(0, around - source.randint(0, size - MIN_CHARACTERS // 2))
         text = example.document[begin : begin + size]
-        helps = any(it in text for it in example.evidence)
-        if helps or not any(it[:40] in text or it[-40:] in text for it in example.evidence):
+        helps = any(fact in text for fact in example.evidence)
+        if helps or not any(fact[:40] in text or fact[-40:] in text for fact in example.evidence):
             yield Text(text, (Pair(example.problem, helps),))
 
 
@@ -340,15 +349,21 @@ def examples(
             row = source.choice(rows)
             needed = {title for title, _ in row["supporting_facts"]}
             problem, answer = row["question"], row["answer"]
-            pool = [it for other in source.sample(rows, 8) for it in [*row["context"], *other["context"]]]
+            pool = [
+                paragraph
+                for other in source.sample(rows, 8)
+                for paragraph in [*row["context"], *other["context"]]
+            ]
             others = [f"{title}\n{''.join(lines)}" for title, lines in pool if title not in needed]
             own = [f"{title}\n{''.join(lines)}" for title, lines in row["context"] if title in needed]
         else:
-            (passages,) = source.choices(sets, [len(it) for it in sets])
+            (passages,) = source.choices(sets, [len(item) for item in sets])
             passage = source.choice(passages)
             asked = source.choice(passage.asked)
             problem, answer, own = asked.problem, asked.answer, [passage.text]
-            others = [it.text for it in source.sample(passages, min(len(passages), 60)) if it is not passage]
+            others = [
+                item.text for item in source.sample(passages, min(len(passages), 60)) if item is not passage
+            ]
         texts = [] if lacks else own
         for text in dict.fromkeys(others):
             if estimate_tokens("\n\n".join(texts)) < tokens:

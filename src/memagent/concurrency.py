@@ -13,7 +13,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
@@ -29,7 +28,7 @@ _MOMENT_SECONDS = 0.002
 _MIN_PATIENT, _MAX_PATIENT = 2, 8  # threads: a slow item keeps a core busy
 
 
-async def side_by_side(
+async def map_concurrent(
     work: Callable[[Item], Awaitable[Result]],
     items: Iterable[Item] | AsyncIterable[Item],
     limit: int,
@@ -76,33 +75,9 @@ async def side_by_side(
 async def one_by_one(
     work: Callable[[Item], Awaitable[Result]], items: AsyncIterable[Item]
 ) -> AsyncGenerator[Result, None]:
-    """Like `side_by_side`, but the next item is taken only once the result before it was used."""
+    """Like `map_concurrent`, but the next item is taken only once the result before it was used."""
     async for item in items:
         yield await work(item)
-
-
-async def interleave(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """Yield one item of each generator in turn until all have ended; each works ahead on its next item.
-
-    An error is raised in its turn. An error, or closing this generator, cancels whatever is still running.
-    """
-    running = {index: asyncio.ensure_future(anext(source)) for index, source in enumerate(sources)}
-    try:
-        while running:
-            for index in list(running):
-                try:
-                    item = await running[index]
-                except StopAsyncIteration:
-                    del running[index]
-                else:
-                    running[index] = asyncio.ensure_future(anext(sources[index]))
-                    yield item
-    finally:
-        for task in running.values():
-            task.cancel()
-        await asyncio.gather(*running.values(), return_exceptions=True)
-        for source in sources:
-            await source.aclose()
 
 
 class Turns:

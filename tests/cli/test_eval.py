@@ -28,7 +28,7 @@ def examples(tmp_path: Path) -> str:
 def command(tmp_path: Path, examples: str, serve: Serve, monkeypatch: Patch) -> list[str]:
     monkeypatch.setenv("OPENAI_BASE_URL", serve(lambda messages: "a hat").base_url)
     monkeypatch.chdir(tmp_path)
-    return ["eval", "--examples", examples, "--reader", "full", "--reader", "gated", "--out", "rows"]
+    return ["eval", "--examples", examples, "--workflow", "full", "--workflow", "gated", "--out", "rows"]
 
 
 def lines(folder: str = "rows") -> list[str]:
@@ -67,7 +67,7 @@ def test_a_dry_run_estimates_where_there_is_no_model(examples: str, capsys: Capt
 
 
 def test_the_usual_workflow_is_that_of_ask(command: list[str], capsys: Capture) -> None:
-    plain = [word for word in command if word not in ("--reader", "full", "gated")]
+    plain = [word for word in command if word not in ("--workflow", "full", "gated")]
     assert main(plain) == 0
     assert capsys.readouterr().out.startswith("**auto**, examples per cell: 4\n")
     assert json.loads(Path("rows/run.json").read_text())["plan"]["workflows"] == ["auto"]
@@ -80,7 +80,7 @@ def test_quiet_says_nothing_on_stderr(command: list[str], capsys: Capture) -> No
 
 def test_tasks_lengths_and_counts_are_taken_from_flags(command: list[str], capsys: Capture) -> None:
     flags = ["eval", "--task", "niah_single_1", "--task", "squad", "--length", "1024", "--documents", "3",
-             "--reader", "full", "--count", "2", "--seed", "5", "--out", "made"]  # fmt: skip
+             "--workflow", "full", "--count", "2", "--seed", "5", "--out", "made"]  # fmt: skip
     assert main(flags) == 0
     rows = [json.loads(line) for line in lines("made")]
     assert sorted((row["task"], row["length"], row["documents"], row["index"]) for row in rows) == [
@@ -112,7 +112,8 @@ def test_sources_are_not_for_rows(command: list[str], capsys: Capture) -> None:
 
 def test_a_small_set_is_read_whole(command: list[str]) -> None:
     assert (
-        main(["eval", "--task", "musique", "--documents", "20", "--reader", "truncate", "--out", "all"]) == 0
+        main(["eval", "--task", "musique", "--documents", "20", "--workflow", "truncate", "--out", "all"])
+        == 0
     )
     assert len(lines("all")) == 15
 
@@ -142,16 +143,19 @@ def test_resume_says_what_is_there(command: list[str], capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--reader", "full"], "which examples"),
-        (["--reader", "full", "--task", "vt"], "needs a size"),
-        (["--reader", "full", "--examples", "no.jsonl"], "no.jsonl"),
-        (["--reader", "full", "--examples", "{file}", "--count", "0"], "count is 0"),
-        (["--reader", "rag", "--examples", "{file}", "--passages", "0"], "passages is 0"),
-        (["--reader", "full", "--examples", "{file}", "--temperature", "9"], "temperature is 9"),
-        (["--reader", "gated", "--examples", "{file}", "--templates", "no.toml"], "no.toml"),
-        (["--reader", "full", "--task", "niah_single_1", "--length", "20"], "too few"),
-        (["--reader", "full", "--task", "musique", "--documents", "4", "--count", "99"], "15 questions"),
-        (["--reader", "full", "--task", "niah_single_2", "--length", "2048", "--essays", "no.txt"], "no.txt"),
+        (["--workflow", "full"], "which examples"),
+        (["--workflow", "full", "--task", "vt"], "needs a size"),
+        (["--workflow", "full", "--examples", "no.jsonl"], "no.jsonl"),
+        (["--workflow", "full", "--examples", "{file}", "--count", "0"], "count is 0"),
+        (["--workflow", "rag", "--examples", "{file}", "--passages", "0"], "passages is 0"),
+        (["--workflow", "full", "--examples", "{file}", "--temperature", "9"], "temperature is 9"),
+        (["--workflow", "gated", "--examples", "{file}", "--templates", "no.toml"], "no.toml"),
+        (["--workflow", "full", "--task", "niah_single_1", "--length", "20"], "too few"),
+        (["--workflow", "full", "--task", "musique", "--documents", "4", "--count", "99"], "15 questions"),
+        (
+            ["--workflow", "full", "--task", "niah_single_2", "--length", "2048", "--essays", "no.txt"],
+            "no.txt",
+        ),
     ],
 )
 def test_settings_that_cannot_be_end_with_2(

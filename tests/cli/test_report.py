@@ -20,7 +20,7 @@ def rows(tmp_path: Path, serve: Serve, monkeypatch: Patch) -> str:
     row = {"problem": "Whose hat?", "document": "A hat. " * 40, "answers": ["hat"]}
     Path("hats.jsonl").write_text(f"{json.dumps(row)}\n" * 3, "utf-8")
     address = serve(lambda messages: "a hat").base_url
-    command = ["eval", "--examples", "hats.jsonl", "--reader", "full", "--out", "rows", "--quiet"]
+    command = ["eval", "--examples", "hats.jsonl", "--workflow", "full", "--out", "rows", "--quiet"]
     assert main([*command, "--base-url", address]) == 0
     return "rows"
 

@@ -19,8 +19,8 @@ from waiting import wait_for
 
 def command(base_url: str, folder: Path, examples: Path) -> list[str]:
     return [
-        sys.executable, "-m", "memagent", "eval", "--examples", str(examples), "--reader", "gated",
-        "--reader", "full", "--reader", "map_reduce", "--samples-per-example", "2", "--out", str(folder),
+        sys.executable, "-m", "memagent", "eval", "--examples", str(examples), "--workflow", "gated",
+        "--workflow", "full", "--workflow", "map_reduce", "--samples-per-example", "2", "--out", str(folder),
         "--base-url", base_url, "--chunk-tokens", "150", "--concurrency", "4", "--resume",
     ]  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_a_killed_evaluation_resumes(
     expected = rows_of(tmp_path / "calm")
     assert len(expected) == 12 * 3 * 2
     told = json.loads((tmp_path / "calm" / "run.json").read_text("utf-8"))
-    assert told["command"].startswith(f"memagent eval --examples {examples} --reader gated")
+    assert told["command"].startswith(f"memagent eval --examples {examples} --workflow gated")
 
     server, folder = serve(latency_seconds=0.03), tmp_path / "killed"
     kills = 0

@@ -12,7 +12,15 @@ import pytest
 from function_engine import FunctionEngine
 from memagent import CallLimitError, Completion, Message, ReadSettings, Sampling, Usage
 from memagent.engines.forwarding import Forwarded
-from memagent.engines.wrappers import Again, CallLimit, Chain, Losses, Spending, SpendingLimit, forwards
+from memagent.engines.wrappers import (
+    Again,
+    CallLimit,
+    CriticalPath,
+    Losses,
+    Spending,
+    SpendingLimit,
+    forwards,
+)
 
 MESSAGES = (Message("user", "What?"),)
 
@@ -47,7 +55,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 def test_a_budget_ends_the_tries_of_an_engine_that_is_wrapped_already(max_tokens: int, tries: int) -> None:
     engine = Stubborn()
     limits = Spending(ReadSettings(), max_tokens=max_tokens)
-    wrapped = Chain(SpendingLimit(Losses(CallLimit(engine, 2), lambda paid: None), limits))
+    wrapped = CriticalPath(SpendingLimit(Losses(CallLimit(engine, 2), lambda paid: None), limits))
     asyncio.run(wrapped.complete(MESSAGES, Sampling(10)))
     assert engine.tries == tries and wrapped.longest == 1
 
@@ -60,11 +68,11 @@ def test_limits_hold_for_tries_too() -> None:
 
 
 def test_a_wrapped_engine_forwards_if_it_did() -> None:
-    wrapped = Chain(CallLimit(Stubborn(), 1))
+    wrapped = CriticalPath(CallLimit(Stubborn(), 1))
 
     async def media_type() -> str:
         async with wrapped.forward({"model": "mine"}) as forwarded:
             return forwarded.media_type
 
     assert forwards(wrapped) and asyncio.run(media_type()) == "mine"
-    assert not forwards(Chain(FunctionEngine(lambda prompt: "yes")))
+    assert not forwards(CriticalPath(FunctionEngine(lambda prompt: "yes")))

@@ -12,7 +12,7 @@ import pytest
 
 from evaluation.measured import find_code, write_examples
 from memagent import Message, ReadSettings, ScriptedEngine, SettingsError, Spent
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.evaluation.rows import Cell, read_rows
 from memagent.evaluation.run import Evaluation, evaluate, forecast_evaluation
 from memagent.reading.workflows import workflows
@@ -38,7 +38,7 @@ def engine(window: int = 4000) -> ScriptedEngine:
 
 def run_of(folder: Path, workflows: tuple[str, ...], words: int = 200, **options: int) -> Evaluation:
     examples = write_examples(folder / "lamps.jsonl", 3, words)
-    plan = Plan(workflows=workflows, examples=str(examples), **options)
+    plan = EvaluationPlan(workflows=workflows, examples=str(examples), **options)
     return Evaluation(plan=plan, settings=Settings(read=READ), folder=folder / "out")
 
 

@@ -17,7 +17,7 @@ import pytest
 from evaluation.measured import find_code, story, without_times, write_examples
 from facts import READING
 from memagent import EngineError, MemAgentError, Message, ScriptedEngine, SettingsError
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.evaluation.rows import Cell, EvaluationRow, read_header, read_rows
 from memagent.evaluation.run import Evaluation, Needed, depth, evaluate
 from memagent.reading.journal import read_journal
@@ -44,7 +44,7 @@ def changed(settings: Settings, **values: Any) -> Settings:
 
 
 def run(
-    folder: Path, server: Server, plan: Plan, settings: Settings = SETTINGS, **options: Any
+    folder: Path, server: Server, plan: EvaluationPlan, settings: Settings = SETTINGS, **options: Any
 ) -> list[EvaluationRow]:
     settings = changed(settings, base_url=server.base_url)
     asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=folder, **options)))
@@ -58,7 +58,7 @@ def examples(tmp_path: Path) -> str:
 
 def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code)
-    plan = Plan(workflows=READING, examples=examples, samples=2)
+    plan = EvaluationPlan(workflows=READING, examples=examples, samples=2)
     rows = run(tmp_path / "out", server, plan, changed(SETTINGS, memory_tokens=200))
     assert len(rows) == len({row.key for row in rows}) == 6 * len(READING) * 2
     assert {row.score for row in rows} == {1.0} and {row.error for row in rows} == {None}
@@ -72,7 +72,7 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
 
 
 def test_rows_tell_whether_their_tokens_are_estimates(serve: Serve, tmp_path: Path, examples: str) -> None:
-    plan = Plan(workflows=("gated",), examples=examples, count=1)
+    plan = EvaluationPlan(workflows=("gated",), examples=examples, count=1)
     told = {
         reported: run(tmp_path / str(reported), serve(completion=completion), plan)[0].spent.estimated
         for reported, completion in (
@@ -85,7 +85,7 @@ def test_rows_tell_whether_their_tokens_are_estimates(serve: Serve, tmp_path: Pa
 
 def test_generated_examples_are_the_tasks_own(serve: Serve, tmp_path: Path) -> None:
     server = serve(lambda messages: "The sun is yellow.")
-    plan = Plan(
+    plan = EvaluationPlan(
         workflows=("full",), tasks=("niah_single_1", "hqa"), lengths=(1024,), documents=(5,), count=3, seed=4
     )
     settings = changed(SETTINGS, answer_tokens=None)
@@ -104,7 +104,7 @@ def test_a_task_with_sizes_of_its_own_needs_none(serve: Serve, tmp_path: Path) -
     rows = {"context": story(50), "question": "What is the code?", "answers": ["marmalade77"]}
     file = tmp_path / "qasper.jsonl"
     file.write_text(f"{json.dumps({**rows, 'dataset': 'qasper'})}\n" * 2)
-    plan = Plan(
+    plan = EvaluationPlan(
         workflows=("full",), tasks=("longbench_qasper",), count=2, corpora=Corpora((("longbench", tmp_path),))
     )
     (one, two) = run(tmp_path / "out", serve(find_code), plan)
@@ -120,7 +120,7 @@ def test_a_task_with_sizes_of_its_own_needs_none(serve: Serve, tmp_path: Path) -
 def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code)
     server.faults = lambda digest, attempt: refusal(500, "broken pipe") if int(digest, 16) % 3 == 0 else None
-    rows = run(tmp_path / "out", server, Plan(workflows=("full", "gated"), examples=examples))
+    rows = run(tmp_path / "out", server, EvaluationPlan(workflows=("full", "gated"), examples=examples))
     failed = [row for row in rows if row.error]
     assert len(rows) == 12 and 0 < len(failed) < 12
     assert all(row.score == 0 and row.cause == "EngineError" and "broken pipe" in row.error for row in failed)
@@ -131,7 +131,7 @@ def test_failures_are_rows_with_their_cause(serve: Serve, tmp_path: Path, exampl
 def test_a_document_too_long_fails_for_full_and_not_for_the_others(serve: Serve, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "long.jsonl", 2, words=1200)
     server = serve(find_code, window=5000, wording="vllm")
-    plan = Plan(workflows=READING, examples=str(path))
+    plan = EvaluationPlan(workflows=READING, examples=str(path))
     rows = run(tmp_path / "out", server, plan, changed(SETTINGS, window_tokens=1500))
     causes = {(row.workflow, row.cause) for row in rows}
     assert ("full", "ContextOverflowError") in causes
@@ -143,7 +143,7 @@ def test_a_problem_too_long_is_a_failure_of_its_example(serve: Serve, tmp_path: 
     lines = path.read_text().splitlines()
     lines[0] = lines[0].replace("What is", "What is, please, " + "oh " * 4000)
     path.write_text("\n".join(lines))
-    rows = run(tmp_path / "out", serve(find_code), Plan(workflows=("gated",), examples=str(path)))
+    rows = run(tmp_path / "out", serve(find_code), EvaluationPlan(workflows=("gated",), examples=str(path)))
     assert sorted((row.index, row.cause) for row in rows) == [(0, "ProblemTooLongError"), (1, None)]
 
 
@@ -161,7 +161,7 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
 
     monkeypatch.setitem(TASKS, "counted", Task("counted", make, "substring_match", 32))
     server = serve(find_code, latency_seconds=0.05)
-    plan = Plan(workflows=("full",), tasks=("counted",), lengths=(1024,), count=40)
+    plan = EvaluationPlan(workflows=("full",), tasks=("counted",), lengths=(1024,), count=40)
     settings = changed(SETTINGS, concurrency=3)
     run(tmp_path, server, plan, settings, on_row=finished.append)
     assert len(made) == 40 and made == sorted(made)
@@ -170,7 +170,7 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
 
 
 def test_resume_runs_only_what_is_missing(serve: Serve, tmp_path: Path, examples: str) -> None:
-    plan = Plan(workflows=("full", "gated"), examples=examples)
+    plan = EvaluationPlan(workflows=("full", "gated"), examples=examples)
     folder = tmp_path / "out"
     run(folder, serve(find_code), plan)
     expected = without_times(folder)
@@ -196,7 +196,7 @@ def test_an_example_that_cannot_be_made_ends_the_run_and_keeps_the_rows(
         return Example(f"c-{index}", "short", "What is the code?", story(50), ("marmalade77",), 50)
 
     monkeypatch.setitem(TASKS, "short", Task("short", make, "substring_match", 32))
-    plan = Plan(workflows=("full",), tasks=("short",), lengths=(1024,), count=9)
+    plan = EvaluationPlan(workflows=("full",), tasks=("short",), lengths=(1024,), count=9)
     settings = changed(SETTINGS, concurrency=1)
     with pytest.raises(SettingsError, match="5 questions"):
         run(tmp_path, serve(find_code), plan, settings)
@@ -207,7 +207,10 @@ def test_samples_have_seeds_of_their_own(serve: Serve, tmp_path: Path, examples:
     server = serve(find_code)
     settings = changed(SETTINGS, seed=7, temperature=1.0)
     rows = run(
-        tmp_path / "out", server, Plan(workflows=("full",), examples=examples, count=2, samples=3), settings
+        tmp_path / "out",
+        server,
+        EvaluationPlan(workflows=("full",), examples=examples, count=2, samples=3),
+        settings,
     )
     assert Counter(body["seed"] for body in server.asked) == {7: 2, 8: 2, 9: 2}
     assert Counter(row.sample for row in rows) == {0: 2, 1: 2, 2: 2}
@@ -217,7 +220,7 @@ def test_what_was_run_stands_with_the_rows_but_for_the_key(
     serve: Serve, tmp_path: Path, examples: str
 ) -> None:
     settings = changed(SETTINGS, api_key="sk-secret")
-    plan = Plan(workflows=("full",), examples=examples)
+    plan = EvaluationPlan(workflows=("full",), examples=examples)
     run(tmp_path / "out", serve(find_code), plan, settings, command="memagent eval ...")
     told = read_header(tmp_path / "out")
     assert told["attempts"] == 6 and told["model"]["name"] == "test-model"
@@ -227,7 +230,7 @@ def test_what_was_run_stands_with_the_rows_but_for_the_key(
 
 
 def test_other_examples_are_another_run(serve: Serve, tmp_path: Path, examples: str) -> None:
-    plan = Plan(workflows=("full",), examples=examples)
+    plan = EvaluationPlan(workflows=("full",), examples=examples)
     run(tmp_path / "out", serve(find_code), plan)
     write_examples(Path(examples), 7)
     with pytest.raises(SettingsError, match=r"examples\.sha256 was"):
@@ -240,7 +243,7 @@ def test_other_examples_are_another_run(serve: Serve, tmp_path: Path, examples: 
 def test_rows_tell_what_was_passed_over_and_are_not_mixed(
     serve: Serve, tmp_path: Path, examples: str
 ) -> None:
-    plan, server = Plan(workflows=("gated",), examples=examples, count=2), serve(find_code)
+    plan, server = EvaluationPlan(workflows=("gated",), examples=examples, count=2), serve(find_code)
     screened = changed(SETTINGS, screen=True)
     rows = run(tmp_path / "out", server, plan, screened)
     assert all(row.score == 1 and row.chunks == row.passed_over + row.spent.calls - 1 for row in rows)
@@ -260,7 +263,7 @@ def test_budgets_that_cannot_be_are_refused_before_a_call(
         run(
             tmp_path / "out",
             server,
-            Plan(workflows=("gated",), examples=examples),
+            EvaluationPlan(workflows=("gated",), examples=examples),
             changed(SETTINGS, window_tokens=100),
         )
     assert not server.asked and not (tmp_path / "out").exists()
@@ -269,13 +272,15 @@ def test_budgets_that_cannot_be_are_refused_before_a_call(
 def test_a_lasting_failure_leaves_no_attempt_out(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code, faults=lasting_fault(Fault(cut="before"), spared=3))
     seen: list[EvaluationRow] = []
-    rows = run(tmp_path / "out", server, Plan(workflows=("full",), examples=examples), on_row=seen.append)
+    rows = run(
+        tmp_path / "out", server, EvaluationPlan(workflows=("full",), examples=examples), on_row=seen.append
+    )
     assert len(rows) == 6 == len(seen) and sum(row.score for row in rows) == 3
 
 
 def test_watchers_hear_what_is_planned_and_what_is_done(serve: Serve, tmp_path: Path, examples: str) -> None:
     begun: list[tuple[Any, Any]] = []
-    plan = Plan(workflows=("full", "rag"), examples=examples, count=4, samples=2)
+    plan = EvaluationPlan(workflows=("full", "rag"), examples=examples, count=4, samples=2)
     for resume in (False, True):
         run(tmp_path / "out", serve(find_code), plan, resume=resume, on_begin=lambda *it: begun.append(it))
     cells = {(Cell("lamps"), "full"): 8, (Cell("lamps"), "rag"): 8}
@@ -300,7 +305,7 @@ def test_watchers_hear_what_is_planned_and_what_is_done(serve: Serve, tmp_path: 
 )
 def test_a_plan_that_cannot_be_says_what_is_wrong(fields: dict[str, Any], wrong: str) -> None:
     with pytest.raises(SettingsError, match=wrong):
-        Plan(**{"workflows": ("full",), **fields})
+        EvaluationPlan(**{"workflows": ("full",), **fields})
 
 
 def test_depth_is_where_the_one_answer_stands() -> None:
@@ -313,13 +318,15 @@ def test_depth_is_where_the_one_answer_stands() -> None:
 
 def test_held_out_answers_may_have_the_room_of_any_read(serve: Serve, tmp_path: Path) -> None:
     server = serve(lambda messages: "The sun is yellow.")
-    plan = Plan(workflows=("full",), tasks=("hqa",), documents=(5,), count=1, task_answer_tokens=False)
+    plan = EvaluationPlan(
+        workflows=("full",), tasks=("hqa",), documents=(5,), count=1, task_answer_tokens=False
+    )
     run(tmp_path, server, plan, changed(SETTINGS, answer_tokens=None))
     assert {body["max_tokens"] for body in server.asked} == {1024}
 
 
 def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path: Path, examples: str) -> None:
-    plan = Plan(workflows=("gated", "full"), examples=examples, samples=2)
+    plan = EvaluationPlan(workflows=("gated", "full"), examples=examples, samples=2)
     rows = run(tmp_path / "out", serve(find_code), plan, traces=True)
     journals = sorted((tmp_path / "out" / "traces").iterdir())
     assert len(journals) == len(rows) == 24
@@ -339,7 +346,7 @@ def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path:
 def test_a_new_run_takes_no_replies_from_the_journals_of_another(
     serve: Serve, tmp_path: Path, examples: str
 ) -> None:
-    plan, out = Plan(workflows=("gated",), examples=examples, count=1), tmp_path / "out"
+    plan, out = EvaluationPlan(workflows=("gated",), examples=examples, count=1), tmp_path / "out"
     run(out, serve(find_code), plan, traces=True)
     for name in ("run.json", "rows.jsonl"):
         (out / name).unlink()
@@ -363,7 +370,7 @@ def test_capture_and_retention_are_reported(serve: Serve, tmp_path: Path) -> Non
             return "Nothing that matters."
         return f"The code: {fact[0]}" if fact else find_code(messages)
 
-    plan = Plan(workflows=("overwrite", "full", "map_reduce"), examples=str(path))
+    plan = EvaluationPlan(workflows=("overwrite", "full", "map_reduce"), examples=str(path))
     told = {(row.workflow, row.example_id): row for row in run(tmp_path / "out", serve(forgetful), plan)}
     found = {key: (row.captured, row.retained) for key, row in told.items()}
     assert found["overwrite", "kept"] == (True, True)
@@ -389,7 +396,7 @@ def test_secrets_of_an_address_do_not_reach_the_rows(serve: Serve, tmp_path: Pat
     server = serve(find_code, faults=lasting_fault(Fault(cut="before"), spared=0))
     address = server.base_url.replace("http://", "http://me:PASSWORD@") + "?api_key=KEY"
     settings = changed(SETTINGS, base_url=address)
-    plan = Plan(workflows=("full",), examples=examples, count=1)
+    plan = EvaluationPlan(workflows=("full",), examples=examples, count=1)
     with suppress(MemAgentError):  # the endpoint may be refused at once
         asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=tmp_path / "out")))
     kept = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*"))
@@ -413,7 +420,7 @@ def test_a_question_without_an_answer_is_to_be_declined(serve: Serve, tmp_path: 
         return "It does not say." if "Who?" in messages[-1]["content"] else "In Rome."
 
     for scorer in (None, "exact_match", "string_match_all"):
-        plan = Plan(workflows=("full",), examples=str(path), scorer=scorer)
+        plan = EvaluationPlan(workflows=("full",), examples=str(path), scorer=scorer)
         who, where = sorted(run(tmp_path / f"out-{scorer}", serve(reply), plan), key=lambda row: row.index)
         assert (who.score, where.score) == (1.0, 0.0)
 
@@ -422,5 +429,7 @@ def test_replies_cut_at_their_budget_are_counted(serve: Serve, tmp_path: Path, e
     def ramble(messages: Sequence[Mapping[str, str]]) -> str:
         return json.dumps(list(range(200)))
 
-    rows = run(tmp_path / "out", serve(ramble), Plan(workflows=("full",), examples=examples, count=1))
+    rows = run(
+        tmp_path / "out", serve(ramble), EvaluationPlan(workflows=("full",), examples=examples, count=1)
+    )
     assert [row.cut for row in rows] == [1]

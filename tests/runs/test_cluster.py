@@ -12,7 +12,7 @@ import pytest
 
 from evaluation.measured import find_code, without_times, write_examples
 from memagent import SettingsError
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.evaluation.rows import EvaluationRow, read_rows
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.runs.each import Survey, read_each
@@ -37,14 +37,14 @@ def cluster() -> Iterator[Any]:
     cluster.shutdown()
 
 
-def run(folder: Path, server: Server, plan: Plan, **options: Any) -> None:
+def run(folder: Path, server: Server, plan: EvaluationPlan, **options: Any) -> None:
     settings = Settings(EngineSettings(base_url=server.base_url, retries=0, concurrency=4), READ)
     asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=folder, **options)))
 
 
 def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "lamps.jsonl", 8))
-    plan = Plan(
+    plan = EvaluationPlan(
         workflows=("gated", "full"),
         tasks=("niah_single_1",),
         lengths=(1024,),
@@ -97,7 +97,7 @@ def test_files_are_asked_on_all_nodes(
 
 
 def test_impossible_tasks_are_reported_as_on_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:
-    plan = Plan(workflows=("full",), tasks=("niah_single_1",), lengths=(20,), count=2)
+    plan = EvaluationPlan(workflows=("full",), tasks=("niah_single_1",), lengths=(20,), count=2)
     with pytest.raises(SettingsError, match="too few") as raised:
         run(tmp_path / "out", serve(find_code), plan, ray=cluster.address)
     assert "Traceback" not in str(raised.value)
@@ -113,6 +113,6 @@ def test_a_cluster_that_is_not_there_is_named(cluster: Any, serve: Serve, tmp_pa
         run(
             tmp_path / "out",
             serve(find_code),
-            Plan(workflows=("full",), examples=examples),
+            EvaluationPlan(workflows=("full",), examples=examples),
             ray="127.0.0.1:1",
         )

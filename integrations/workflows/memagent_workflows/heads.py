@@ -62,15 +62,15 @@ class Heads:
 
         Raises `SettingsError` for a memory with more parts.
         """
-        before, found = _divide(memory)
-        total = len(found)
+        before, divided = _divide(memory)
+        total = len(divided)
         numbers = [(str(number), str(total)) for number in range(1, total + 1)]
-        if before or not found or [heading.group(1, 2) for heading, _ in found] != numbers:
+        if before or not divided or [heading.group(1, 2) for heading, _ in divided] != numbers:
             return cls((memory, *[""] * (count - 1)), 1 % count if memory else 0)
         if total > count:
             raise SettingsError(f"the memory has {total} parts, heads is {count}: set `heads` to {total}")
-        marked = next((place for place, (heading, _) in enumerate(found) if heading[3]), 0)
-        parts = (*(text for _, text in found), *[""] * (count - total))
+        marked = next((place for place, (heading, _) in enumerate(divided) if heading[3]), 0)
+        parts = (*(text for _, text in divided), *[""] * (count - total))
         return cls(parts, marked if total == count else total)  # new parts go first
 
     def rewrite(self, part: str) -> Heads:
@@ -97,9 +97,9 @@ class Heads:
 
 def _divide(text: str, own: Set[str] | None = None) -> tuple[str, list[tuple[re.Match[str], str]]]:
     """The text before all headings, and each with the text below it; with `own`, all others are text."""
-    headings = [it for it in _HEADING.finditer(text) if own is None or it[0].rstrip() in own]
-    ends = [*(it.start() for it in headings), len(text)]
-    texts = [_unmark(text[it.end() : end]) for it, end in zip(headings, ends[1:], strict=True)]
+    headings = [match for match in _HEADING.finditer(text) if own is None or match[0].rstrip() in own]
+    ends = [*(heading.start() for heading in headings), len(text)]
+    texts = [_unmark(text[heading.end() : end]) for heading, end in zip(headings, ends[1:], strict=True)]
     return _unmark(text[: ends[0]]), list(zip(headings, texts, strict=True))
 
 
@@ -114,12 +114,14 @@ def own_part(reply: str, now: Heads, prompts: Prompts, shown: str = "") -> str:
     unless it may be a quotation: of a part, or of `shown`, the problem and the chunk.
     """
     quotable, count = "\n".join((shown, *now.parts)), len(now.parts)
-    headings = (f"[part {it} of {count}{mark}]" for it in range(1, count + 1) for mark in ("", ", next"))
+    headings = (
+        f"[part {number} of {count}{mark}]" for number in range(1, count + 1) for mark in ("", ", next")
+    )
     own = {heading for heading in headings if heading not in quotable}
     others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
     others.add(prompts.empty_memory)  # as the model was shown the empty ones
-    before, found = _divide(reply, own)
-    texts = (text.strip() for text in (before, *(text for _, text in found)))
+    before, divided = _divide(reply, own)
+    texts = (text.strip() for text in (before, *(text for _, text in divided)))
     return "\n".join(text for text in texts if text and prompts.restore(text) not in others)
 
 
@@ -135,7 +137,7 @@ async def heads(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
             said = without_thought(reply)
             own = own_part(said, now, prompts, f"{reading.problem}\n{chunk.shown}")
             change = read_gated(own, part, prompts)
-            if change.action == "note" and any(it and it in prompts.restore(said) for it in now.parts):
+            if change.action == "note" and any(item and item in prompts.restore(said) for item in now.parts):
                 return MemoryChange("keep")  # it only says again what another part says
             return change
 

@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from pydantic import Field
 
-from memagent.concurrency import interleave, side_by_side
+from memagent.concurrency import map_concurrent
 from memagent.prompts import ANSWER, MERGE, NOTE, UPDATE, Prompts
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.gathering import BETWEEN, Gathering, group_notes
@@ -22,6 +23,8 @@ from memagent.reading.replies import read_gated
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
 from memagent.types import Conversation
+
+_Item = TypeVar("_Item")
 
 PROMPTS = Prompts(
     update=UPDATE, answer=ANSWER, workflow="tree", replies="marked", own={"note": NOTE, "merge": MERGE}
@@ -51,16 +54,40 @@ async def tree(
         _part(reading, number, range(borders[number], borders[number + 1]), memories[number])
         for number in range(shards)
     ]
-    async with aclosing(interleave(parts)) as updates:
+    async with aclosing(_interleave(parts)) as updates:
         async for number, update in updates:
             memories[number] = update.memory
             yield replace(update, memory=BETWEEN.join(filter(None, memories)))
-    memories = [it for it in memories if it]
+    memories = [item for item in memories if item]
     async with aclosing(merge_all(reading, memories)) as merges:
         async for merge in merges:
             yield merge
     async for answer in reading.conclude("".join(memories)):
         yield answer
+
+
+async def _interleave(sources: Sequence[AsyncGenerator[_Item, None]]) -> AsyncGenerator[_Item, None]:
+    """Yield one item of each generator in turn until all have ended; each works ahead on its next item.
+
+    An error is raised in its turn. An error, or closing this generator, cancels whatever is still running.
+    """
+    running = {index: asyncio.ensure_future(anext(source)) for index, source in enumerate(sources)}
+    try:
+        while running:
+            for index in list(running):
+                try:
+                    item = await running[index]
+                except StopAsyncIteration:
+                    del running[index]
+                else:
+                    running[index] = asyncio.ensure_future(anext(sources[index]))
+                    yield item
+    finally:
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
+        for source in sources:
+            await source.aclose()
 
 
 async def _part(
@@ -81,7 +108,7 @@ async def merge_all(reading: Reading, memories: list[str]) -> Conversations:
         groups = await asyncio.to_thread(group_notes, memories, group_tokens, count_tokens)
         done: list[str] = []
         work = partial(_gather, reading)
-        async with aclosing(side_by_side(work, groups, reading.model.calls)) as gathered:
+        async with aclosing(map_concurrent(work, groups, reading.model.calls)) as gathered:
             async for memory, conversations in gathered:
                 done.append(memory)
                 rest = [text for group in groups[len(done) :] for text in group]
@@ -93,7 +120,7 @@ async def merge_all(reading: Reading, memories: list[str]) -> Conversations:
 async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[Conversation]]:
     """Several memories merged into one, and the conversations that it took."""
     gathering = Gathering(reading)
-    made = [it for memory in memories for it in await gathering.add(memory)]
+    made = [item for memory in memories for item in await gathering.add(memory)]
     made += await gathering.merge()
     return gathering.memory, made
 

@@ -20,7 +20,7 @@ from evaluation import test_run
 from evaluation.measured import find_code, write_examples
 from evaluation.test_run import changed
 from memagent import Read, SettingsError, load_settings, text_document
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.reading.workflows import workflows
 from reading import test_lookahead, test_resuming
 from reading import test_workflows as every
@@ -29,7 +29,9 @@ from served.reads import events, start
 from server import Server
 from training import test_rollout as rollouts
 
-NAMES = sorted(it.name for it in entry_points(group="memagent.workflows") if "memagent_workflows" in it.value)
+NAMES = sorted(
+    entry.name for entry in entry_points(group="memagent.workflows") if "memagent_workflows" in entry.value
+)
 EACH = pytest.mark.parametrize("workflow", NAMES)
 
 
@@ -58,7 +60,11 @@ def test_it_resumes_from_a_journal_that_was_torn(workflow: str, tmp_path: Path) 
         settings = test_resuming.SETTINGS.replace(workflow=workflow)
         document = text_document(test_resuming.DOCUMENT, is_example=True)
         read = Read("What is told?", document, engine, settings, trace=trace, resume=True)
-        made = [(it.chunk_index, it.memory) async for it in read if not it.unused]
+        made = [
+            (conversation.chunk_index, conversation.memory)
+            async for conversation in read
+            if not conversation.unused
+        ]
         return read.answer, made
 
     whole, again = test_resuming.Noter(), test_resuming.Noter(seed=7)
@@ -82,7 +88,7 @@ def test_it_reads_ahead_to_the_same_end(workflow: str, pattern: str) -> None:
 def test_it_is_evaluated(workflow: str, serve: Callable[..., Server], tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "lamps.jsonl", 3))
     settings = changed(test_run.SETTINGS, memory_tokens=200)
-    plan = Plan(workflows=(workflow,), examples=examples)
+    plan = EvaluationPlan(workflows=(workflow,), examples=examples)
     rows = test_run.run(tmp_path / "out", serve(find_code), plan, settings)
     assert [(row.workflow, row.score, row.error) for row in rows] == [(workflow, 1.0, None)] * 3
 
@@ -92,7 +98,7 @@ def test_shards_that_follow_the_concurrency_are_not_mixed(
 ) -> None:
     examples = str(write_examples(tmp_path / "lamps.jsonl", 2))
     run, SETTINGS = test_run.run, test_run.SETTINGS  # noqa: N806
-    plan = Plan(workflows=("tree", "gated"), examples=examples, count=2)
+    plan = EvaluationPlan(workflows=("tree", "gated"), examples=examples, count=2)
     run(tmp_path / "out", serve(find_code), plan)
     fewer = changed(SETTINGS, concurrency=3)
     with pytest.raises(SettingsError, match=r"workflows\.tree\.shards was 8, now it is 3"):

@@ -42,20 +42,20 @@ class Notes:
 def memories(*replies: str, settings: ReadSettings = SETTINGS, **options: Any) -> tuple[list[str], Notes]:
     notes = Notes(*replies)
     _, made = run(ScriptedEngine(notes), DOCUMENT, settings, **options)
-    return [it.memory for it in made], notes
+    return [text.memory for text in made], notes
 
 
 def test_each_update_rewrites_the_part_that_was_updated_longest_ago() -> None:
     told, notes = memories("MEMORY\none", "UNCHANGED", "MEMORY\ntwo", "MEMORY\nthree", "MEMORY\none four")
-    parts = [Heads.of(it, 3) for it in told]
-    assert [it.parts for it in parts[:5]] == [
+    parts = [Heads.of(text, 3) for text in told]
+    assert [part.parts for part in parts[:5]] == [
         ("one", "", ""),
         ("one", "", ""),
         ("one", "two", ""),
         ("one", "two", "three"),
         ("one four", "two", "three"),
     ]
-    assert [it.next for it in parts[:5]] == [1, 1, 2, 0, 1], "an unchanged memory is no update"
+    assert [part.next for part in parts[:5]] == [1, 1, 2, 0, 1], "an unchanged memory is no update"
     assert notes.shown[0].startswith("[part 1 of 3, next]\n(empty)\n\n[part 2 of 3]\n(empty)")
     assert notes.shown[-1] == told[-1] == parts[4].text(), "the answer sees all parts"
 
@@ -63,7 +63,9 @@ def test_each_update_rewrites_the_part_that_was_updated_longest_ago() -> None:
 def test_a_document_without_anything_leaves_the_memory_empty() -> None:
     told, notes = memories()
     assert set(told) == {""}
-    assert all(it.startswith("[part 1 of 3, next]\n(empty)") for it in notes.shown), "none is for an answer"
+    assert all(text.startswith("[part 1 of 3, next]\n(empty)") for text in notes.shown), (
+        "none is for an answer"
+    )
 
 
 def test_a_read_continues_from_the_text_of_another() -> None:
@@ -72,7 +74,7 @@ def test_a_read_continues_from_the_text_of_another() -> None:
 
     async def chained() -> list[str]:
         read = Read("What?", text_document(DOCUMENT), ScriptedEngine(notes), SETTINGS, memory=told[-1])
-        return [it.memory async for it in read]
+        return [conversation.memory async for conversation in read]
 
     assert Heads.of(asyncio.run(chained())[-1], 3).parts == ("one", "two", "three")
 
@@ -100,8 +102,8 @@ PARTS = st.lists(
 @given(PARTS, st.integers(0, 3))
 def test_the_text_tells_all_whatever_the_parts_say(parts: list[str], place: int) -> None:
     now = Heads(tuple(parts), place % len(parts))
-    found = Heads.of(now.text(), len(parts))
-    assert found == now if any(parts) else not any(found.parts)
+    heads = Heads.of(now.text(), len(parts))
+    assert heads == now if any(parts) else not any(heads.parts)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_the_budgets_have_room_for_all_parts() -> None:
 def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path) -> None:
     notebook = Notebook.new("keys", "all keys", Notebooks(tmp_path / "notebooks"))
     parts = [" ".join(f"{word}{number}" for number in range(20)) for word in ("red", "blue", "green")]
-    engine = ScriptedEngine([f"MEMORY\n{it}" for it in parts])
+    engine = ScriptedEngine([f"MEMORY\n{part}" for part in parts])
 
     async def add_note(number: int, memory_tokens: int) -> None:
         settings = NOTING.replace(workflow="heads", memory_tokens=memory_tokens)
@@ -178,6 +180,6 @@ def test_each_part_of_a_memory_may_fill_a_budget_that_was_lowered(tmp_path: Path
 
     for number, memory_tokens in enumerate((30, 30, 25)):
         asyncio.run(add_note(number, memory_tokens))
-    assert all(it in notebook.version().memory for it in parts)
+    assert all(part in notebook.version().memory for part in parts)
     with pytest.raises(SettingsError, match="its budget is"):
         asyncio.run(add_note(3, 1))

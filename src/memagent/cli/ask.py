@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from memagent.cli.doubts import doubts_of
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.follow_up import check_words, documents_of, last_read, settings_of, warn_of_another
@@ -30,18 +31,16 @@ from memagent.cli.messages import (
 from memagent.cli.models import with_found_model
 from memagent.cli.previews import dry_run_questions
 from memagent.cli.progress import ReadDisplay, describe_opening
-from memagent.concurrency import side_by_side
+from memagent.concurrency import map_concurrent
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.lines import Header
-from memagent.reading.locating import find_sources
 from memagent.reading.lockstep import Seat, Together
 from memagent.reading.progress import Result
 from memagent.reading.read import Read
-from memagent.reading.sources import Statement, statements_of
 from memagent.reading.tally.questions import asks_to_count
 from memagent.runs.each import Survey
 from memagent.settings import Settings, user_cache_path
@@ -138,7 +137,12 @@ def command(
         return 0
     with ReadDisplay(quiet, problems) as display:
         request = AskRequest(problems, document, settings, trace, resume, spending, display, before)
-        code = asyncio.run(answer_all(request, as_json))
+        return answer(request, as_json)
+
+
+def answer(request: AskRequest, as_json: bool) -> int:
+    """Read for all questions and print the answers; at the end, say what could not be read."""
+    code = asyncio.run(answer_all(request, as_json))
     warn_left_out(dict.fromkeys(file for blocks in request.passes for file in blocks.skipped))
     warn_undecoded(dict(item for blocks in request.passes for item in blocks.replaced.items()))
     return code
@@ -241,7 +245,7 @@ async def _outcomes(
     for start in range(0, len(questions), _MAX_TOGETHER):
         some = questions[start : start + _MAX_TOGETHER]
         seated = zip(some, Together(engine, len(some)).seats, strict=True)
-        async with aclosing(side_by_side(partial(_answer, request), seated, len(some))) as outcomes:
+        async with aclosing(map_concurrent(partial(_answer, request), seated, len(some))) as outcomes:
             async for outcome in outcomes:
                 yield outcome
 
@@ -278,7 +282,7 @@ async def _answer(
         display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
     if (given_up := read.progress.given_up) and read.memory:
         display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")
-    for doubt in await asyncio.to_thread(_doubts, read, noted):
+    for doubt in await asyncio.to_thread(doubts_of, read, noted):
         warn(doubt)
     return question, read.result
 
@@ -291,50 +295,6 @@ def _with_advice(error: MemAgentError, trace: Path | None, request: AskRequest) 
     if isinstance(error, JournalError) and not (request.trace or request.resume or trace):
         return JournalError(f"{error}; --trace names another place")
     return error
-
-
-def _doubts(read: Read, noted: bool) -> list[str]:
-    """What to warn of after a read. Blocks: the document may be searched for the answer."""
-    if read.counts:  # its answer says how it was counted
-        return []
-    doubts = []
-    if not read.has_answer and read.progress.given_up and not read.memory:
-        room = "found no room in the memory: raise --memory-tokens"
-        doubts.append(f"no answer was found: what was noted {room}")
-    elif not read.has_answer and noted and not read.memory:
-        doubts.append("no answer was found: nothing was noted, so no model was asked")
-    elif not read.has_answer:
-        what = "what was noted" if noted else "the document"
-        doubts.append(f"no answer was found: the model says that {what} does not hold it")
-    elif read.doubtful:
-        doubts.append("the document has little of what the question names: check the answer")
-    elif doubt := _doubt_words(read):
-        doubts.append(doubt)
-    progress = read.progress
-    if progress.cut:
-        doubts.append(f"{progress.cut} of {progress.spent.calls} replies were cut at their token budget")
-    if progress.refused:
-        doubts.append(
-            f"refused, because the document does not have them: {progress.refused} passages of replies"
-        )
-    if progress.passed_over:
-        doubts.append(f"{progress.passed_over} of {progress.chunks} chunks were passed over (--screen)")
-    return doubts
-
-
-def _doubt_words(read: Read) -> str:
-    """A warning if the document says nothing of the answer word for word."""
-    statements = read.statements
-    searched = read.settings.cite or any(statement.source for statement in statements)
-    if not searched:
-        bare = [Statement(text, None) for text in statements_of(read.answer)]
-        statements = find_sources(bare, read.problem, read.document, read.budgets.chunk_tokens)
-    if any(statement.source for statement in statements):
-        return ""
-    if any(statement.nearest for statement in statements):
-        how = "the nearest passage" if read.settings.cite else "its nearest passage (--cite shows it)"
-        return f"the document does not say this in these words: compare {how}"
-    return "the document does not say this, and no passage comes near it: check it"
 
 
 def _with_traces(request: AskRequest) -> list[_Question]:

@@ -22,7 +22,7 @@ from memagent.cli.previews import describe_bound
 from memagent.cli.progress import RunDisplay
 from memagent.engines import choose
 from memagent.errors import EngineError, SettingsError, extra_hint, without_secrets
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow
 from memagent.evaluation.run import CellCounts, Evaluation, evaluate, forecast_evaluation
 from memagent.reading.workflows import workflows
@@ -47,7 +47,7 @@ from memagent.types import ESTIMATE, Spent
               help="a size in documents, for tasks made of documents; may be repeated")  # fmt: skip
 @click.option("--examples", metavar="FILE", shell_complete=complete_files,
               help="examples from a JSONL file, as written by `memagent data`")  # fmt: skip
-@click.option("--workflow", "--reader", "workflows", multiple=True, type=click.Choice(list(workflows())),
+@click.option("--workflow", "workflows", multiple=True, type=click.Choice(list(workflows())),
               metavar="NAME",
               help=f"a workflow (auto); may be repeated: {', '.join(workflows())}")  # fmt: skip
 @click.option("--count", type=int, metavar="N",
@@ -83,7 +83,7 @@ def command(
     of the answer.
     """
     settings = replace(settings, read=settings.read.replace(cite=False))  # rows have no sources
-    plan = Plan(workflows=workflows, seed=settings.read.seed or 0, **plan_options)
+    plan = EvaluationPlan(workflows=workflows, seed=settings.read.seed or 0, **plan_options)
     if not (dry_run and must_fetch(settings.engine)):
         use_default(settings.engine, quiet)
     _warn_about(plan, settings)
@@ -113,7 +113,7 @@ def command(
         warn(f"{failed:,} of {len(evidence.results):,} attempts failed and count as 0")
 
 
-def _warn_about(plan: Plan, settings: Settings) -> None:
+def _warn_about(plan: EvaluationPlan, settings: Settings) -> None:
     """Warn where the scores mean less than they seem to."""
     if plan.samples > 1 and settings.read.temperature == 0:
         warn("at temperature 0 all samples of an example are the same: add --temperature 1")

@@ -52,13 +52,18 @@ def check_words(questions: Sequence[str], words: Sequence[str]) -> list[str]:
 def documents_of(header: Header) -> Document:
     """The documents of a read. Raises `DocumentError` if they have changed."""
     try:
-        document = open_document(*header.sources).unnamed()  # as when they were read
-        changed = document.fingerprint != header.sha256
+        document = reopen(header)
     except DocumentError as error:
         raise DocumentError(f"{error}; the documents of the last read are not there: {_ANEW}") from error
-    if changed:
+    if document is None:
         raise DocumentError(f"{_names(header)}: not as they were at the last read: {_ANEW}")
     return document
+
+
+def reopen(header: Header) -> Document | None:
+    """The documents of a read as they were read; None if they have changed. Raises `DocumentError`."""
+    document = open_document(*header.sources).unnamed()
+    return document if document.fingerprint == header.sha256 else None
 
 
 def settings_of(header: Header, settings: Settings, quiet: bool) -> Settings:

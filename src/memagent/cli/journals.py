@@ -15,9 +15,9 @@ from typing import IO
 import click
 
 from memagent.cli.flags import PATH
-from memagent.cli.follow_up import newest_journal
+from memagent.cli.follow_up import newest_journal, reopen
 from memagent.cli.messages import say, say_changes, say_styled, warn
-from memagent.documents.opening import Document, open_document
+from memagent.documents.opening import Document
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer, Header, Line, Overflow, RecordedReply, to_json
@@ -192,8 +192,7 @@ def _find_sources(answer: str, header: Header, document: Document) -> tuple[Stat
 def _document_of(header: Header) -> Document | None:
     """A journal's document; if it is missing or has changed, None and a warning."""
     try:
-        document = open_document(*header.sources).unnamed()  # as when it was read
-        if document.fingerprint == header.sha256:
+        if document := reopen(header):
             return document
         warn("the document has changed since: only the places of the chunks are shown")
     except DocumentError as error:

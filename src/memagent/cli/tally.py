@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from memagent.cli.ask import AskRequest, answer_all
+from memagent.cli.ask import AskRequest, answer
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
-from memagent.cli.messages import EXIT_CODES, say, tell, warn_left_out, warn_undecoded
+from memagent.cli.messages import EXIT_CODES, say, tell, warn_left_out
 from memagent.cli.models import with_found_model
 from memagent.cli.previews import describe_bound
 from memagent.cli.progress import ReadDisplay
@@ -80,9 +80,7 @@ def command(
         request = AskRequest(
             [question], document, settings, trace, resume, spending, display, on_result=results.append
         )
-        code = asyncio.run(answer_all(request, as_json))
-    warn_left_out(dict.fromkeys(file for blocks in request.passes for file in blocks.skipped))
-    warn_undecoded(dict(item for blocks in request.passes for item in blocks.replaced.items()))
+        code = answer(request, as_json)
     for result in results:
         if out and result.table:
             _write(out, result.table)

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
 
-from memagent.engines.gguf_files import whole_numbers
 from memagent.errors import SettingsError
 from memagent.settings import EngineSettings, Positive, read_toml
 from memagent.storage import file_digest, write_whole
 from memagent.strict import StrictModel, build
 from memagent.types import Trained
-
-BUDGETS = "memagent."
-"""The prefix of the keys in a GGUF adapter that hold the budgets it was trained with."""
 
 _PUBLISHED = "rl-memoryagent-"
 _PEFT_CONFIG = "adapter_config.json"
@@ -97,23 +92,23 @@ def name_with(model: str, adapter: Adapter | None) -> str:
     return f"{model} + {adapter.name}" if adapter else model
 
 
-def read_trained(adapter: Path) -> Trained:
-    """The budgets, workflow and templates that an adapter says it was trained with; empty if it says nothing.
+def read_trained(adapter: str | Path | None) -> Trained:
+    """The budgets, workflow and templates that an adapter says it was trained with; empty for none.
 
-    The header of a GGUF adapter holds its budgets. A TOML file holds the workflow and the templates, and may
-    hold budgets, which then take precedence: `reader.toml` beside `reader.gguf`, or `memagent.toml` in a PEFT
-    folder. Raises `SettingsError` for a TOML file that cannot be read, and for invalid values.
+    A TOML file holds them: `reader.toml` beside `reader.gguf`, or `memagent.toml` in a PEFT folder. Raises
+    `SettingsError` for one that cannot be read, and for invalid values.
     """
-    beside = trained_file(adapter)
+    if adapter is None:
+        return Trained()
+    beside = trained_file(Path(adapter))
     templates = read_toml(beside) if beside.is_file() else {}
-    in_header = build(_TrainedBudgets, _header_budgets(adapter), str(adapter))
     others: dict[str, object] = {
         name: templates.pop(name) for name in ("workflow", "budgets") if name in templates
     }
     trained = build(_TrainedFile, others, str(beside))
     if templates and not trained.workflow:
         raise SettingsError(f"{beside}: there are templates, but no workflow for them: add one")
-    budgets = in_header.model_dump(exclude_none=True) | trained.budgets.model_dump(exclude_none=True)
+    budgets = trained.budgets.model_dump(exclude_none=True)
     return Trained(budgets, workflow=trained.workflow, templates=templates)
 
 
@@ -135,14 +130,6 @@ def write_trained(adapter: Path, trained: Trained) -> None:
 def trained_file(adapter: Path) -> Path:
     """The TOML file that says what an adapter was trained with."""
     return adapter / _PEFT_TOML if adapter.is_dir() else adapter.with_suffix(".toml")
-
-
-def _header_budgets(adapter: Path) -> dict[str, int]:
-    try:
-        numbers = dict(whole_numbers(adapter))
-    except (OSError, ValueError, KeyError, struct.error):
-        return {}  # llama.cpp refuses the file too
-    return {key.removeprefix(BUDGETS): value for key, value in numbers.items() if key.startswith(BUDGETS)}
 
 
 def find_trained(model: str, adapter: Adapter | None = None) -> Trained:

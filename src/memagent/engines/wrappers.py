@@ -82,7 +82,7 @@ def forwards(engine: Engine) -> bool:
     return isinstance(engine, Forwards)
 
 
-class Chain(Wrapper):
+class CriticalPath(Wrapper):
     """Measures the longest chain of calls that had to wait for each other.
 
     Each call of a chain began after the one before it had ended. So sequential calls all count; of

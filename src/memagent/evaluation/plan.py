@@ -47,7 +47,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """Which workflows run over which examples.
 
     Without `workflows`, it is the one that any read with these settings uses.

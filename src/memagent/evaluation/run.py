@@ -22,7 +22,7 @@ from memagent.concurrency import drain, in_thread
 from memagent.documents.opening import text_document
 from memagent.engines import open_engine
 from memagent.errors import MemAgentError, SettingsError
-from memagent.evaluation.plan import Attempt, Plan
+from memagent.evaluation.plan import Attempt, EvaluationPlan
 from memagent.evaluation.rows import RUN_FILE, Cell, EvaluationRow, open_rows, storable
 from memagent.reading.api import begin_forecast
 from memagent.reading.excerpts import escape
@@ -59,7 +59,7 @@ class Evaluation:
     attempts and of those already done, `on_row` with each new row.
     """
 
-    plan: Plan
+    plan: EvaluationPlan
     settings: Settings
     folder: Path
     resume: bool = False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.documents.opening import Document
-from memagent.engines.wrappers import CallLimit, Chain, Losses
+from memagent.engines.wrappers import CallLimit, CriticalPath, Losses
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.budgets import Budgets
 from memagent.reading.conversations import Reading
@@ -157,8 +157,8 @@ class Read:
         journal = self._journal = await asyncio.to_thread(self._open, engine)
         if journal and journal.header:  # with its mark: no prompt would match the record otherwise
             reading = await self._reading(engine)
-        self._chain = Chain(Losses(journal or engine, self._meter.take_unusable))
-        reading, last = replace(reading, engine=self._chain), None
+        self._critical_path = CriticalPath(Losses(journal or engine, self._meter.take_unusable))
+        reading, last = replace(reading, engine=self._critical_path), None
         try:
             chunks = reading.passes.first()
             if self.settings.screen:
@@ -204,7 +204,7 @@ class Read:
                 await asyncio.to_thread(self._provenance.update, conversation)
         statements = add_offsets(self._provenance.memory, self._beginnings) if self._provenance else ()
         recalled = self._journal.recalled if self._journal else 0
-        self._meter.take(conversation, recalled, self._chain.longest, statements)
+        self._meter.take(conversation, recalled, self._critical_path.longest, statements)
 
     async def _conclude(self, last: Conversation | None, reading: Reading) -> None:
         """Take the answer from the last conversation, find its sources, and record it."""

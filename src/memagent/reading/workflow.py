@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from memagent.concurrency import one_by_one, side_by_side
+from memagent.concurrency import map_concurrent, one_by_one
 from memagent.errors import EngineError, MemAgentError
 from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
@@ -146,7 +146,7 @@ def take_each(
     """
     if reading.settings.screen:
         return one_by_one(take, items)
-    return side_by_side(take, items, reading.model.calls)
+    return map_concurrent(take, items, reading.model.calls)
 
 
 async def in_turn(

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from memagent.concurrency import side_by_side
+from memagent.concurrency import map_concurrent
 from memagent.engines import choose, open_engine
 from memagent.errors import EngineError, MemAgentError, SettingsError, extra_hint, without_secrets
 from memagent.settings import EngineSettings
@@ -139,7 +139,7 @@ async def run_batch(
     here = nullcontext((partial(read, engine), min(at_once, room_for_reads())))
     async with (
         open_cluster(ray, settings, read, at_once) if ray else here as (reader, most),
-        aclosing(side_by_side(partial(take, reader), items, most, ordered=False)) as rows,
+        aclosing(map_concurrent(partial(take, reader), items, most, ordered=False)) as rows,
     ):
         async for row in rows:
             yield row

@@ -119,7 +119,7 @@ class FilePart(_Open):
     filename: str | None = None
 
 
-class Part(_Open):
+class ContentPart(_Open):
     """A part of a message."""
 
     type: str
@@ -144,14 +144,16 @@ class Turn(_Open):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | Items[Part] | None = None
+    content: Text | Items[ContentPart] | None = None
     tool_calls: Items[ToolCall] | None = None
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ContentPart]:
         """The parts of the message."""
         content = self.content or []
-        return [Part.model_construct(type="text", text=content)] if isinstance(content, str) else content
+        return (
+            [ContentPart.model_construct(type="text", text=content)] if isinstance(content, str) else content
+        )
 
     @property
     def texts(self) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from memagent.concurrency import in_thread, side_by_side
+from memagent.concurrency import in_thread, map_concurrent
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError, reason
 from memagent.prompts.thoughts import without_thought
@@ -225,7 +225,7 @@ async def write_unknown(
     written = judged = 0
     examples = in_thread(load_examples(path))
     with new_file(out) as file:
-        async with aclosing(side_by_side(judge, examples, engine.model.calls)) as verdicts:
+        async with aclosing(map_concurrent(judge, examples, engine.model.calls)) as verdicts:
             async for example, known in verdicts:
                 judged += 1
                 if not known:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
-from memagent.concurrency import side_by_side
+from memagent.concurrency import map_concurrent
 from memagent.errors import SettingsError
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
@@ -39,7 +39,9 @@ async def collect(
         for number, example in enumerate(examples)
         for sample in range(samples)
     )
-    made = side_by_side(lambda pair: rollout.attempt_if_readable(*pair), attempts, rollout.engine.model.calls)
+    made = map_concurrent(
+        lambda pair: rollout.attempt_if_readable(*pair), attempts, rollout.engine.model.calls
+    )
     async with aclosing(made) as done:
         async for trajectory in done:
             if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:

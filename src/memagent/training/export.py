@@ -7,7 +7,7 @@ k-quants (use llama.cpp's `llama-quantize`), and GGUF files of models that did n
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from memagent.engines.adapters import BUDGETS, read_trained, trained_file, write_trained
+from memagent.engines.adapters import read_trained, trained_file, write_trained
 from memagent.engines.gguf_files import requantise
 from memagent.engines.torch.lora import layout_of
 from memagent.errors import SettingsError, reason
@@ -77,7 +77,7 @@ def export_policy(
                 case "gguf":
                     _write_gguf(_merge_lora(model), path, base_gguf, quantisation)
                 case "gguf-adapter":
-                    _write_gguf_adapter(model, path, trained.budgets)
+                    _write_gguf_adapter(model, path)
         if to == "gguf-adapter":
             write_trained(out, trained)
     except (OSError, SafetensorError) as error:
@@ -127,7 +127,7 @@ def _write_gguf(model: PreTrainedModel, path: Path, base_gguf: Path | None, quan
         raise SettingsError(f"{base_gguf} lacks {min(missing)}: name the GGUF that the policy started from")
 
 
-def _write_gguf_adapter(model: Any, path: Path, budgets: Mapping[str, int]) -> None:
+def _write_gguf_adapter(model: Any, path: Path) -> None:
     layout = layout_of(model.config)
     writer = gguf.GGUFWriter(path, layout.architecture)
     try:
@@ -135,8 +135,6 @@ def _write_gguf_adapter(model: Any, path: Path, budgets: Mapping[str, int]) -> N
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
         # llama.cpp multiplies by alpha / rank. The scale may differ between layers, so b holds all of it.
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 1.0)
-        for name, tokens in budgets.items():
-            writer.add_uint32(f"{BUDGETS}{name}", tokens)
         for weight, a, b in _iterate_lora(model):
             name = layout.name(weight)
             if name == "output.weight" and model.config.tie_word_embeddings:
@@ -195,15 +193,10 @@ def load_trained_policy(folder: Path) -> tuple[Policy, TrainingSettings, int]:
 
 def describe_training(settings: TrainingSettings) -> Trained:
     """What a policy was trained to read with, to be stored with its adapter."""
-    before = load_trained(settings)
+    before = read_trained(settings.policy.adapter)
     name, workflow = choose_workflow(settings.read, before)
     names = ("update", "answer", "system", "empty_memory", "replies")
     # A policy trained on templates replies as they ask, so no reply needs a follow-up question.
     prompts = workflow.prompts
     templates = {name: getattr(prompts, name) for name in names} | dict(prompts.own) | {"asks": False}
     return Trained({**before.budgets, **given_budgets(settings.read)}, templates, name)
-
-
-def load_trained(settings: TrainingSettings) -> Trained:
-    """What the adapter that the run continues from was trained to read with."""
-    return read_trained(Path(settings.policy.adapter)) if settings.policy.adapter else Trained()

@@ -13,13 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from memagent.engines.adapters import read_trained
 from memagent.engines.llamacpp import catalogue
 from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
 from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.journal import difference
 from memagent.strict import build
 from memagent.training.data import Data, load_data
-from memagent.training.export import load_trained
 from memagent.training.metrics import open_metrics
 from memagent.training.optimization.learner import GO_BACK
 from memagent.training.optimization.policy import Policy, load_policy
@@ -73,13 +73,13 @@ async def train(
         policy = load_policy(settings.policy, settings.rollout.temperature, settings.seed, ranks.device)
         server = await open_server(settings, policy, folder) if settings.rollout.server else None
         engine = server.engine if server else local_engine(settings, policy)
-        engine.model = replace(engine.model, trained=load_trained(settings))
+        engine.model = replace(engine.model, trained=read_trained(settings.policy.adapter))
         try:
             names, counter = settings.data.examples, engine.model.count_tokens
             needed = names or not (only_warm_start and is_file(settings.warm_start.trajectories))
             run = RunState(
                 settings=settings, folder=folder, observer=observer, policy=policy, engine=engine,
-                ranks=ranks, metrics=metrics, files=files,
+                ranks=ranks, metrics=metrics, files=files, push=server.push if server else None,
                 data=load_data(names, settings.seed, counter) if needed else Data([], settings.seed),
             )  # fmt: skip
             if state:
@@ -91,7 +91,7 @@ async def train(
                 check_reinforcement(run)
             await fine_tune(run)
             if not only_warm_start:
-                await reinforce(run, server)
+                await reinforce(run)
         finally:
             await engine.aclose()
     ranks.close()

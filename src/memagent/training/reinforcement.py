@@ -19,7 +19,7 @@ import torch
 
 from memagent.engines.torch.engine import TransformersEngine
 from memagent.errors import TrainingError
-from memagent.evaluation.plan import Plan
+from memagent.evaluation.plan import EvaluationPlan
 from memagent.evaluation.rows import EvaluationRow
 from memagent.evaluation.run import Evaluation, evaluate
 from memagent.evaluation.statistics import confidence_interval
@@ -31,7 +31,6 @@ from memagent.training.optimization.learner import Learner, Sums, group_sequence
 from memagent.training.rewards import check_prompts, load_reward
 from memagent.training.rollout import Rollout
 from memagent.training.run import CHECKPOINTS, RunState, TrainingPosition, load_checkpoint, write_tensors
-from memagent.training.serving import Server
 from memagent.training.settings import TrainingSettings
 from memagent.types import Engine, Group
 
@@ -47,17 +46,17 @@ _SHARED = (
 _log = logging.getLogger(__name__)
 
 
-async def reinforce(run: RunState, server: Server | None = None) -> None:
-    """Train with Multi-Conv DAPO from where the run stands. A `server` gets the weights before each step."""
+async def reinforce(run: RunState) -> None:
+    """Train with Multi-Conv DAPO from where the run stands."""
     settings, position = run.settings, run.position
     learner, rollout = run.learner(position.step), _build_rollout(run)
     held_out = HeldOut(settings, run.folder, run.engine) if run.ranks.main else None
     _keep_reference(run)
 
     async def show(evaluates: bool) -> None:
-        """Make the server generate with the current policy, and evaluate it if that is due."""
-        if server:
-            await server.push(run.policy, position.step, run.ranks.main)
+        """Have the current policy generate, in another process too, and evaluate it if that is due."""
+        if run.push:
+            await run.push(run.policy, position.step, run.ranks.main)
             run.ranks.wait()
         if evaluates and held_out and held_out.due(position.step):
             scored = await held_out.score(position.step)
@@ -162,7 +161,7 @@ def _build_rollout(run: RunState) -> Rollout:
     check_prompts(settings.data.scorer, settings.read, run.engine.model.trained)
     return Rollout(
         engine=run.engine,
-        settings=settings.read.replace(temperature=rollout.temperature, top_p=rollout.top_p),
+        settings=settings.read.replace(temperature=rollout.temperature, top_p=1.0),
         reward=load_reward(settings.data.reward, settings.data.scorer),
         attempts=rollout.attempts,
         overlong_tokens=settings.loss.overlong_tokens,
@@ -233,7 +232,7 @@ class HeldOut:
         shutil.rmtree(folder, ignore_errors=True)
         rows: list[EvaluationRow] = []
         read = self._settings.read
-        plan = Plan(
+        plan = EvaluationPlan(
             examples=str(self._examples),
             scorer=self._settings.data.scorer,
             task_answer_tokens=False,  # answers get the same room as in training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,7 +44,11 @@ class TrainingPosition:
 
 @dataclass(kw_only=True)
 class RunState:
-    """What a run's stages share. `optimizer` is a checkpoint's state, until a learner takes it over."""
+    """What a run's stages share. `optimizer` is a checkpoint's state, until a learner takes it over.
+
+    `push` gives the policy after a number of steps to the process that generates, if that is another one; of
+    several training processes, only the one that is told so sends it.
+    """
 
     settings: TrainingSettings
     folder: Path
@@ -57,6 +61,7 @@ class RunState:
     position: TrainingPosition = field(default_factory=TrainingPosition)
     optimizer: dict[str, Any] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    push: Callable[[Policy, int, bool], Awaitable[None]] | None = None
 
     def learner(self, steps_taken: int, betas: tuple[float, float] | None = None) -> Learner:
         """The learner of a stage after `steps_taken`: with the checkpoint's optimizer, or else a new one.

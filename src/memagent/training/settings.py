@@ -66,13 +66,12 @@ class DataSettings(StrictModel):
 class RolloutSettings(StrictModel):
     """How attempts are made: `groups` examples per step, `attempts` at each (the paper's G).
 
-    `top_p` must be 1, because log-probabilities are recorded before it cuts.
+    There is no `top_p`: log-probabilities are recorded before it would cut.
     """
 
     groups: Positive = 16
     attempts: Annotated[int, Field(ge=2)] = 16
     temperature: Rate = 1.0
-    top_p: Annotated[float, Field(ge=1, le=1)] = 1.0
     refills: Count = 3
     rows: Positive = 256
     server: str | None = None

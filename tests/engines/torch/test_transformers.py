@@ -629,7 +629,7 @@ def test_a_caller_that_leaves_is_not_waited_for(engine: TransformersEngine, mode
 SLOWNESS = ((0, 0, 0, 0), (0, 3, 1, 6), (9, 0, 2, 0))
 
 
-async def side_by_side(
+async def map_concurrent(
     engine: TransformersEngine, texts: Sequence[str], calls: Sequence[int], pauses: Sequence[int]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
@@ -643,7 +643,7 @@ def test_the_same_callers_get_the_same_batches_however_slow_they_are(
     shapes = watch(model)
     batches = []
     for pauses in SLOWNESS:
-        in_time(side_by_side(engine, "abcd", (3, 2, 3, 1), pauses))
+        in_time(map_concurrent(engine, "abcd", (3, 2, 3, 1), pauses))
         batches.append([rows for rows, tokens in shapes if rows > 1])
         shapes.clear()
     assert batches == [[4, 3, 2]] * 3  # a caller that is done leaves; beginnings are read in rows of one
@@ -657,7 +657,7 @@ def test_more_callers_than_rows_get_the_same_batches_however_slow_they_are(
     batches = set()
     for pauses in SLOWNESS:
         texts = ("a", "why? " * 4, "the gulls " * 9, "forty-two lamps " * 20)  # a pair tells by its width
-        in_time(side_by_side(engine, texts, (3, 2, 3, 1), pauses))
+        in_time(map_concurrent(engine, texts, (3, 2, 3, 1), pauses))
         batches.add(tuple(shapes))
         shapes.clear()
     assert len(batches) == 1

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from memagent.documents.chunking import cut_at
 from memagent.reading.conversations import Chunks
+from memagent.reading.sources import SENTENCE_END
 from memagent.types import Chunk, TokenCounter
 
 _REACH = 2 / 3
@@ -35,8 +36,6 @@ _BORDERS = tuple(
 """Where a record ends, the surest first: the end of a match is where the next record begins."""
 
 _SURE = _BORDERS[:-2]
-
-_SENTENCE = re.compile(r"[.!?…。！？][\"'”’»)\]]*\s+")
 
 
 async def whole_records(chunks: Chunks, count_tokens: TokenCounter) -> AsyncGenerator[Chunk, None]:
@@ -81,7 +80,7 @@ def _divide(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk | No
             return chunk, None
         whole, rest = cut_at(chunk, ends[-1], count_tokens)
         return (whole, rest) if rest.text.strip() else (chunk, None)
-    ends = [match.end() for match in _SENTENCE.finditer(text, first) if match.end() < len(text)]
+    ends = [match.end() for match in SENTENCE_END.finditer(text, first) if match.end() < len(text)]
     again = next((end for end in ends if end > len(text) * (1 - _OVERLAP)), ends[-1] if ends else None)
     return chunk, cut_at(chunk, again, count_tokens)[1] if again else None
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
-from memagent.concurrency import side_by_side
+from memagent.concurrency import map_concurrent
 from memagent.errors import ContextOverflowError
 from memagent.prompts import CLOSING, MEMORY, NOTE, UNCHANGED, Prompts, sections
 from memagent.reading.conversations import Conversations, Reading
@@ -91,7 +91,7 @@ async def _take_notes(
             for update in updates
         ]
 
-    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as batches:
+    async with aclosing(map_concurrent(take, chunks, reading.model.calls)) as batches:
         async for updates in batches:
             if updates and updates[-1].memory:
                 notes.append(updates[-1].memory)

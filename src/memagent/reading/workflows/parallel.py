@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from memagent.concurrency import side_by_side
+from memagent.concurrency import map_concurrent
 from memagent.prompts import ANSWER, MEMORY, MERGE, NOTE, SECTIONS, UNCHANGED, Prompts
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.gathering import Gathering
@@ -69,7 +69,7 @@ async def _round(
     async def take(chunk: Chunk) -> list[Conversation]:
         return [update async for update in reading.update(chunk, "", read_note, prompt)]
 
-    async with aclosing(side_by_side(take, chunks, reading.model.calls)) as batches:
+    async with aclosing(map_concurrent(take, chunks, reading.model.calls)) as batches:
         async for updates in batches:
             note = updates[-1].memory if updates else ""
             is_new = bool(note) and not gathering.has(note)
