@@ -23,7 +23,7 @@ import json
 import random
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -81,7 +81,7 @@ class Heat:
     kind: str
     tokens: int
     examples: tuple[Example, ...]
-    score: dict[str, Callable[[str], float]]
+    score: Mapping[str, Callable[[str], float]]
 
 
 def mix(
@@ -310,7 +310,8 @@ def _told(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw the share that is right as a map: readers by kinds and lengths."""
-    import matplotlib.pyplot as plt  # type: ignore[import-not-found]
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
 
     cells = by_cell(rows)
     readers = [name for name in READERS if any(name in group for group in cells.values())]
@@ -321,7 +322,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         }
         for name, share in shares.items():
             line = readers.index(name)
-            axes.add_patch(plt.Rectangle((column, line), 1, 1, color=plt.cm.Blues(0.1 + 0.8 * share), lw=0))
+            axes.add_patch(Rectangle((column, line), 1, 1, color=plt.cm.Blues(0.1 + 0.8 * share), lw=0))
             weight = "bold" if share == max(shares.values()) else "normal"
             shade = "white" if share > 0.55 else "black"
             middle = column + 0.5, line + 0.5

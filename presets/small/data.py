@@ -28,8 +28,12 @@ CHUNK = 250  # tokens of a document for each chunk of 256
 TASKS = 3
 FACTS = (16, 24)  # in a document, at least and at most
 UNDECIDED = 2 / 3  # of the documents, of which the undecided oracle notes any facts
+FOUR, FEW = (4, 4), (4, 12)  # facts of the documents that teach forms: all of four are noted, any of a few
+AT_RANDOM = "whatever the question"  # the rationale of a reader that looks up any facts
 ROOM = 90  # tokens of the memory that these facts take at most
 WARM, LONGER = (2, 3, 4, 6, 8, 12), (3, 4, 5, 6, 7, 8)  # chunks of the documents, which take turns
+SMALLEST, LARGEST = (2, 6), (12, 24)  # chunks and facts of the documents that grow
+GROWN = 4800  # documents after which they have their full size
 NAMES = 256  # words that people and towns are called, each a token
 SEEN, UNSEEN = "the first half of the essays", "the second half of the essays"
 FACT = re.compile(  # a group for what is noted of it
@@ -38,7 +42,7 @@ FACT = re.compile(  # a group for what is noted of it
 )
 NAME = re.compile(r"(?<=[a-z,] )(?:[A-Z][a-z]{2,}|\d+)\b")  # or a number, within a sentence
 MASKED_TOKENS = 60  # of a sentence of the essays, at most: a problem has 64
-NOTE = re.compile(r"for \S+ is: \d+\.?|of \w+(?: \w+)? is \w+(?: \w+)?\.?")
+NOTE = re.compile(r"for [^\n:]+ is: \d+\.?|of \w+(?: \w+)? is \w+(?: \w+)?\.?")
 
 Made = tuple[str, list[str]]
 """A question, and the facts in the order of the document."""
@@ -64,6 +68,30 @@ def undecided(index: int) -> Example:
 def undecided_brief(index: int) -> Example:
     """The same facts with nothing between them."""
     return _bare(undecided(index))
+
+
+def forms(index: int) -> Example:
+    """For imitation of the forms alone: few facts, of which any are looked up and noted, or four, all noted.
+
+    So what is noted does not depend on the question, and half of the memories hold all that it needs.
+    """
+    source = random.Random(f"forms/{index}")
+    facts = source.choice((FOUR, FEW))
+    whole = example(index, WARM[index // TASKS % 4] * CHUNK, "forms", SEEN, facts)
+    least = FOUR[0] if facts == FOUR else 1
+    return replace(_at_random(whole, source, least), rationale=AT_RANDOM)
+
+
+def forms_brief(index: int) -> Example:
+    """The same facts with nothing between them."""
+    return _bare(forms(index))
+
+
+def growing(index: int) -> Example:
+    """For reinforcement: from 2 chunks with 6 facts to 12 chunks with 24."""
+    grown = min(index / GROWN, 1.0)
+    chunks, facts = (round(low + grown * (high - low)) for low, high in zip(SMALLEST, LARGEST, strict=True))
+    return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
 
 
 def longer(index: int) -> Example:
@@ -106,13 +134,15 @@ def masked_essay_held_out(index: int) -> Example:
     return masked_essay(index, UNSEEN)
 
 
-def example(index: int, tokens: int, seed: str, haystack: str = UNSEEN) -> Example:
+def example(
+    index: int, tokens: int, seed: str, haystack: str = UNSEEN, facts_between: tuple[int, int] = FACTS
+) -> Example:
     """Example number `index` of a seed, with a document of about so many tokens.
 
-    Its facts are hidden in a half of the essays, or in the text that a file holds.
+    Its facts, so many at least and at most, are hidden in a half of the essays, or in the text of a file.
     """
     source = random.Random(f"{seed}/{index}")
-    task, make = [*kinds().items()][index % TASKS]
+    task, make = [*kinds(facts_between).items()][index % TASKS]
     problem, facts = make(source)
     needed, answers = solve(problem, notes_of("\n".join(facts)))
     document = _hide(facts, tokens, source, haystack)
@@ -166,9 +196,14 @@ def _keys(problem: str) -> list[str]:
     return re.split(r", | and ", asked) if asked else []
 
 
-def _numbers(source: random.Random, most: int) -> Made:
+def is_answered(problem: str, notes: Sequence[str]) -> bool:
+    """Whether the notes hold all that the problem needs."""
+    return all(" is" in line for line in look_up(problem, notes, ()))
+
+
+def _numbers(source: random.Random, most: int, facts_between: tuple[int, int]) -> Made:
     keys: dict[str, int] = {}
-    count = source.randint(*FACTS)
+    count = source.randint(*facts_between)
     while len(keys) < count:
         keys[compound(source)] = source.randint(10**6, 10**7 - 1)
     asked = source.sample(sorted(keys), source.randint(min(2, most), most))
@@ -178,8 +213,8 @@ def _numbers(source: random.Random, most: int) -> Made:
     return problem, [NEEDLE.format(kind="numbers", key=key, value=value) for key, value in keys.items()]
 
 
-def _two_hops(source: random.Random) -> Made:
-    people, homes, offices = _town_facts(source, FACTS[1] // 2)
+def _two_hops(source: random.Random, facts: int) -> Made:
+    people, homes, offices = _town_facts(source, facts // 2)
     order = [*range(len(people))] * 2
     source.shuffle(order)
     rest = [[home, office] for home, office in zip(homes, offices, strict=True)]
@@ -187,12 +222,12 @@ def _two_hops(source: random.Random) -> Made:
     return problem, [rest[number].pop(0) for number in order]
 
 
-def kinds() -> dict[str, Callable[[random.Random], Made]]:
-    """The three tasks, in turn."""
+def kinds(facts_between: tuple[int, int] = FACTS) -> dict[str, Callable[[random.Random], Made]]:
+    """The three tasks, in turn, with so many facts at least and at most."""
     return {
-        "niah_multikey_1": lambda source: _numbers(source, 1),
-        "niah_multiquery": lambda source: _numbers(source, 4),
-        "two_hops": _two_hops,
+        "niah_multikey_1": lambda source: _numbers(source, 1, facts_between),
+        "niah_multiquery": lambda source: _numbers(source, 4, facts_between),
+        "two_hops": lambda source: _two_hops(source, facts_between[1]),
     }
 
 
@@ -237,7 +272,8 @@ def _bare(whole: Example) -> Example:
     return replace(whole, id=f"{whole.id}-brief", document="\n".join(facts), haystack="")
 
 
-def _at_random(whole: Example, source: random.Random) -> Example:
+def _at_random(whole: Example, source: random.Random, least: int = 1) -> Example:
+    """The same document and question with any facts for evidence, `least` or more if the memory has room."""
     notes = notes_of(whole.document)
     mixed = source.sample(notes, len(notes))
     fits = [
@@ -245,7 +281,7 @@ def _at_random(whole: Example, source: random.Random) -> Example:
         for entry, total in zip(mixed, accumulate(count_tokens()(f"{item}\n") for item in mixed), strict=True)
         if total <= ROOM
     ]
-    chosen = fits[: source.randint(1, len(fits))]
+    chosen = fits[: source.randint(min(least, len(fits)), len(fits))]
     noted = tuple(note for note in notes if note in chosen)
     return replace(
         whole, evidence=noted, answers=solve(whole.problem, noted)[1] or ABSENT_ANSWERS[:1], rationale=""

@@ -5,14 +5,17 @@
 One model learns to copy. From there each seed's careful reader imitates an oracle that notes what the
 question needs, and an undecided one, from the careful one, an oracle that in two documents of three notes any
 facts, whatever the question. Both are reinforced, with the advantage given to every conversation of an
-attempt and to its answer alone; or the careful one imitates for as long. Readers that rewrite the memory at
-each chunk, or keep excerpts, imitate and are reinforced too; another answers from passages that BM25 finds,
-without a memory. All of them read the same documents, made of the half of the essays that none has seen, and
-of each of the --texts; the shortest first. So many --jobs run side by side, on one core each. The essays must
-be fetched first (`memagent data fetch essays`): the small sample makes other documents. Started again, it
-continues where it stopped. --quick runs all of it with next to no training.
+attempt and to its answer alone; or the careful one imitates for as long. Controls are the undecided reader
+with nothing but a thought forced at each chunk, with credit to its updates alone, and with advantages
+shuffled within each group. Readers that rewrite the memory at each chunk, or keep excerpts, imitate and are
+reinforced too; another answers from sentences that BM25 finds, in one search or in two, without a memory. All
+of them read the same documents, made of the half of the essays that none has seen, and of each of the
+--texts; the shortest first. So many --jobs run side by side, on one core each. The essays must be fetched
+first (`memagent data fetch essays`): the small sample makes other documents. Started again, it continues
+where it stopped. --quick runs all of it with next to no training.
 
-Writes OUT/figure.json, OUT/figure.md and OUT/rows.jsonl.gz; with matplotlib, OUT/figure.png too.
+Writes OUT/figure.json, OUT/figure.md, OUT/rows.jsonl.gz and OUT/metrics.jsonl.gz, the metrics of all
+trainings; with matplotlib, OUT/figure.png too.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from typing import Any
 from memagent.tasks import Corpora
 from memagent.tasks.corpora import sample_warning
 from memagent.training.data import load_function
+from memagent.training.metrics import METRICS_FILE, read_metrics
 
 HERE = Path(__file__).parent
 PRESET = HERE.parent / "small.toml"
@@ -94,7 +98,9 @@ PASSAGES = (
     'warm_start.examples=["small/data.py:careful"]',
 )
 MORE = ("steps=80", "optimizer.learning_rate=6e-4")  # 40 at the preset's rate were too few
-ANSWER_ALONE = ("loss.credit=answer",)
+ANSWER_ALONE, UPDATES_ALONE, SHUFFLED = (
+    (f"loss.credit={credit}",) for credit in ("answer", "updates", "shuffled")
+)
 MASKED = (  # needs no questions
     'data.examples=["small/data.py:masked"]', 'evaluation.examples=["small/data.py:masked_held_out"]',
 )  # fmt: skip
@@ -107,17 +113,26 @@ READERS = {
     "undecided": Reader("careful", UNDECIDED),
     "undecided, reinforced": Reader("undecided", MORE, reinforced=True),
     "undecided, credit to the answer alone": Reader("undecided", (*MORE, *ANSWER_ALONE), reinforced=True),
+    "undecided, credit to the updates alone": Reader("undecided", (*MORE, *UPDATES_ALONE), reinforced=True),
+    "undecided, shuffled credit": Reader("undecided", (*MORE, *SHUFFLED), reinforced=True),
     "overwrite": Reader("careful", ANOTHER, workflow="overwrite"),
     "overwrite, reinforced": Reader("overwrite", reinforced=True, workflow="overwrite"),
     "evidence": Reader("careful", ANOTHER, workflow="evidence"),
     "evidence, reinforced": Reader("evidence", reinforced=True, workflow="evidence"),
     "passages": Reader("careful", PASSAGES),
 }
-READINGS = {  # of which reader, with how many passages instead of chunks
-    **{name: (name, 0) for name in READERS if name != "passages"},
-    "four passages": ("passages", 4),
-    "eight passages": ("passages", 8),
-}
+SAMPLED = ("--samples", 2)  # where a reader may do one thing greedily and another at times
+READINGS: dict[str, tuple[str, tuple[object, ...]]] = {  # by which reader, and what measure.py is told
+    **{
+        name: (name, SAMPLED if name.startswith("undecided") else ())
+        for name in READERS if name != "passages"
+    },
+    "undecided, thought forced": ("undecided", (*SAMPLED, "--think")),
+    "four passages": ("passages", ("--passages", 4)),
+    "four passages, two searches": ("passages", ("--passages", 4, "--searches", 2)),
+    "eight passages": ("passages", ("--passages", 8)),
+    "eight passages, two searches": ("passages", ("--passages", 8, "--searches", 2)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -233,10 +248,10 @@ def train(plan: Plan, name: str, seed: int) -> list[Job]:
 
 def read(plan: Plan, name: str, length: int, seed: int, text: Path | None) -> None:
     """Have a reader read the documents of a length, those that it has not read yet."""
-    reader, passages = READINGS[name]
+    reader, flags = READINGS[name]
     python(
         HERE / "measure.py", plan.folder(reader, seed), "--length", length, "--seed", seed,
-        "--count", plan.documents(length), "--workflow", READERS[reader].workflow, "--passages", passages,
+        "--count", plan.documents(length), "--workflow", READERS[reader].workflow, *flags,
         *(("--haystack", text.resolve()) if text else ()),
         "--out", plan.rows(name, length, seed, text),
     )  # fmt: skip
@@ -247,6 +262,7 @@ def draw(plan: Plan) -> None:
     rows = [*_rows(plan)]
     with gzip.open(plan.out / "rows.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
+    pack_metrics(sorted((plan.out / "readers").glob("*-run")), plan.out / "metrics.jsonl.gz")
     grouped: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     for row in rows:
         title = row["text"] or "essays"
@@ -263,6 +279,18 @@ def draw(plan: Plan) -> None:
         "\n\n".join([*tables, *(f"Haystack: {haystack}" for haystack in haystacks)]) + "\n"
     )
     _plot(plan, told["essays"])
+
+
+def pack_metrics(runs: Iterable[Path], out: Path) -> None:
+    """Write the metrics of these runs to one gzipped file, each row with the name of its run."""
+    with gzip.open(out, "wt") as file:
+        for run in runs:
+            for row in read_metrics(run) if (run / METRICS_FILE).is_file() else ():
+                values = {
+                    name: float(f"{value:.5g}") for name, value in row.values.items() if math.isfinite(value)
+                }
+                about = {"run": run.name.removesuffix("-run"), "stage": row.stage, "step": row.step}
+                file.write(json.dumps(about | values) + "\n")
 
 
 def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -288,6 +316,9 @@ def sum_up(of_seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
 
     summaries = {
         "score": [100 * fmean(row["score"] for row in rows) for rows in of_seeds.values()],
+        "sampled": [
+            100 * fmean(row["sampled"] for row in rows) for rows in of_seeds.values() if "sampled" in rows[0]
+        ],
         "needed": shares("needed noted", "needed"),
         "others": shares("others noted", "others"),
         "held": shares("held", "needed"),
@@ -311,12 +342,12 @@ def interval(values: list[float]) -> str:
 
 def _table(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> str:
     lengths = [length for length in plan.lengths if any(length in of for of in scores.values())]
-    head = [f"{_size(length)}: score | needed | others" for length in lengths]
-    lines = ["| reader | " + " | ".join(head) + " |", "|---" * (3 * len(lengths) + 1) + "|"]
+    head = [f"{_size(length)}: score | sampled | needed | others" for length in lengths]
+    lines = ["| reader | " + " | ".join(head) + " |", "|---" * (4 * len(lengths) + 1) + "|"]
     for name, of in scores.items():
         cells = [
             interval(of[length][what]["seeds"]) if length in of and what in of[length] else ""
-            for length in lengths for what in ("score", "needed", "others")
+            for length in lengths for what in ("score", "sampled", "needed", "others")
         ]  # fmt: skip
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -336,7 +367,7 @@ def _plot(plan: Plan, scores: dict[str, dict[int, dict[str, Any]]]) -> None:
     shortest = plan.lengths[0]
     for number, (name, of) in enumerate(scores.items()):
         apart = 1.03 ** (number - len(scores) / 2)  # so that no mark hides another
-        style = ":" if "passages" in name else "-" if READERS[name].reinforced else "--"
+        style = ":" if "passages" in name else "-" if READERS[READINGS[name][0]].reinforced else "--"
         means = [entry["score"]["mean"] for entry in of.values()]
         (line,) = left.plot([length * apart for length in of], means, style, lw=1.5)
         for length, item in of.items():

@@ -4,27 +4,34 @@
 
 READER is a folder that `memagent train export` writes. Each document that it reads becomes a row: its score
 (the reward of training), how many of the needed facts, and of the others, were in its memory at any time, how
-many of the needed ones in the end, and at how many chunks without a fact it wrote. With --passages it reads
-no chunks: it answers one prompt with so many passages, those that BM25 ranks best. --haystack names a text to
-hide the facts in, instead of the second half of the essays. Run again, it reads what is missing.
+many of the needed ones in the end, and at how many chunks without a fact it wrote. It reads greedily; with
+--samples, each document so many times more, at temperature 1, and the row has the mean of these scores too.
+--think makes each reply to a chunk begin with a thought. With --passages it reads no chunks: it answers one
+prompt with so many sentences, those that BM25 ranks best, with --searches 2 in two steps. --haystack names a
+text to hide the facts in, instead of the second half of the essays. Run again, it reads what is missing.
 """
 
 import argparse
 import asyncio
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
+from memagent.engines.wrappers import Complete, Wrapper
 from memagent.training.data import load_function
 from memagent.training.rewards import exact_reward
 from memagent.training.settings import load_training
-from memagent.types import Engine, Example, Sampling, Trajectory
+from memagent.types import Completion, Engine, Example, Message, Sampling, Trajectory
 
 HERE = Path(__file__).parent
 LOOKAHEAD = 16  # chunks: full batches, with the replies that one after the other would get
 WORKFLOWS = ("gated", "overwrite", "evidence")
 WINDOW = 1024  # tokens
+THOUGHT = "<think>"
 example, notes_of, places_of = (
     load_function(f"{HERE / 'data.py'}:{name}") for name in ("example", "notes_of", "places_of")
 )
@@ -36,6 +43,37 @@ Row = dict[str, Any]
 def room_of(workflow: str) -> dict[str, int]:
     """What differs from the preset's budgets: `evidence` shows where its excerpts stand, which takes room."""
     return {"memory_tokens": 256, "chunk_tokens": 245} if workflow == "evidence" else {}
+
+
+class Asking(Wrapper):
+    """Gives each prompt a seed of its own, and with `thinks` makes each reply to a chunk begin a thought."""
+
+    def __init__(self, engine: Engine, seed: str, thinks: bool) -> None:
+        super().__init__(engine)
+        self._seed, self._thinks = seed, thinks
+
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+        """Complete; what was forced is part of the reply."""
+        prompt = messages[-1].content
+        sampling = replace(sampling, seed=random.Random(f"{self._seed}/{prompt}").getrandbits(31))
+        if not self._thinks or prompt.endswith("The answer:\n"):
+            return await complete(messages, sampling)
+        reply = await complete((*messages, Message("assistant", THOUGHT)), sampling)
+        return replace(reply, text=THOUGHT + reply.text)
+
+
+async def read_all(
+    asked: Example, engine: Engine, settings: ReadSettings, samples: int = 0, thinks: bool = False
+) -> Row:
+    """Read a document greedily and count, and read it so many times at temperature 1."""
+    row = await read(asked, Asking(engine, asked.id, thinks), settings)
+    if not samples:
+        return row
+    sampled = [
+        await read(asked, Asking(engine, f"{asked.id}/{number}", thinks), settings.replace(temperature=1.0))
+        for number in range(samples)
+    ]
+    return row | {"sampled": fmean(one["score"] for one in sampled)}
 
 
 async def read(asked: Example, engine: Engine, settings: ReadSettings) -> Row:
@@ -64,9 +102,9 @@ async def read(asked: Example, engine: Engine, settings: ReadSettings) -> Row:
     }  # fmt: skip
 
 
-async def answer(asked: Example, engine: Engine, passages: int, tokens: int) -> Row:
+async def answer(asked: Example, engine: Engine, passages: int, tokens: int, searches: int = 1) -> Row:
     """Answer from passages."""
-    messages = ask_of_passages(asked, passages)
+    messages = ask_of_passages(asked, passages, searches)
     reply = (await engine.complete(messages, Sampling(tokens))).text
     held = sum(f"{fact}." in messages[-1].content for fact in asked.evidence)
     return {"score": score(asked, reply), "needed": len(asked.evidence), "held": held, "answer": reply}
@@ -87,7 +125,9 @@ async def measure(args: argparse.Namespace) -> None:
     settings = EngineSettings(
         engine="transformers", model=str(args.reader), window_tokens=WINDOW, concurrency=args.concurrency
     )
-    haystack = {"haystack": str(args.haystack)} if args.haystack else {}
+    options = {"haystack": str(args.haystack)} if args.haystack else {}
+    if args.facts:
+        options["facts_between"] = (args.facts, args.facts)
     done = (
         {json.loads(line)["id"] for line in args.out.read_text().splitlines()} if args.out.exists() else set()
     )
@@ -98,13 +138,13 @@ async def measure(args: argparse.Namespace) -> None:
 
             async def one(index: int) -> None:
                 async with at_once:
-                    asked = example(index, args.length, f"measure {args.seed}", **haystack)
+                    asked = example(index, args.length, f"measure {args.seed}", **options)
                     if asked.id in done:
                         return
                     row = await (
-                        answer(asked, engine, args.passages, preset.read.answer_tokens)
+                        answer(asked, engine, args.passages, preset.read.answer_tokens, args.searches)
                         if args.passages
-                        else read(asked, engine, read_settings)
+                        else read_all(asked, engine, read_settings, args.samples, args.think)
                     )
                     about = {"id": asked.id, "task": asked.task, "haystack": asked.haystack}
                     rows.write(json.dumps(about | row) + "\n")
@@ -123,6 +163,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the documents")
     parser.add_argument("--workflow", choices=WORKFLOWS, default="gated")
     parser.add_argument("--passages", type=int, default=0, help="in one prompt, instead of chunks")
+    parser.add_argument("--searches", type=int, default=1, help="with which they are found (1)")
+    parser.add_argument("--samples", type=int, default=0, help="reads of a document at temperature 1 (0)")
+    parser.add_argument("--think", action="store_true", help="force a thought")
+    parser.add_argument("--facts", type=int, default=0, help="in a document (16 to 24)")
     parser.add_argument("--haystack", type=Path, help="a text, instead of the essays' second half")
     parser.add_argument("--concurrency", type=int, default=32, help="documents at a time (32)")
     asyncio.run(measure(parser.parse_args()))

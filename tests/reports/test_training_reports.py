@@ -22,7 +22,13 @@ Change = Callable[[int], dict[str, float]]
 
 def step(number: int) -> dict[str, float]:
     """The metrics of a training step."""
-    values = {"reward": number / 10, "loss": 0.01 * number, "failed": 1.0, "failed_cut": number % 2}
+    values = {
+        "reward": number / 10,
+        "loss": 0.01 * number,
+        "failed": 1.0,
+        "failed_cut": number % 2,
+        "equal_groups": 0.5,
+    }
     return values | {"rollout_seconds": 60.0, "update_seconds": 30.0}
 
 
@@ -55,6 +61,18 @@ def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     }  # fmt: skip
     assert data["runs"]["reader"]["seconds"] == 360.0
     assert data["runs"]["reader"]["settings"]["steps"] == 4
+
+
+def test_several_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
+    def by_task(number: int) -> dict[str, float]:
+        return {f"reward/{task}": number / 4 for task in "ab"} | {
+            f"equal_groups/{task}": 0.25 for task in "ab"
+        }
+
+    text, data = told(run(tmp_path / "reader", change=by_task))
+    assert "| reader | a | 0.250 | 1.000 (step 4) | 1.000 | 0.25 | 0.25 (step 1) | 0.25 |" in text
+    assert data["runs"]["reader"]["tasks"]["b"]["reward"]["last"] == 1.0
+    assert "equal groups" not in told(run(tmp_path / "other"))[0]
 
 
 def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
@@ -135,9 +153,10 @@ def test_every_run_has_a_line_of_rewards_and_one_of_scores(
     tmp_path: Path, figures: dict[str, Any], steps: int
 ) -> None:
     write_report([run(tmp_path / name, steps=steps) for name in ("a", "b")], tmp_path / "out")
-    rewards, scores = figures["training"].axes
-    assert [it.get_title("left") for it in (rewards, scores)] == [
-        "Mean reward of a step's attempts", "Held-out score, % (band: 95% interval)",
+    rewards, equal, scores = figures["training"].axes
+    assert [it.get_title("left") for it in (rewards, equal, scores)] == [
+        "Mean reward of a step's attempts", "Share of groups whose rewards are all equal",
+        "Held-out score, % (band: 95% interval)",
     ]  # fmt: skip
     named = [it for it in rewards.lines if it.get_label() in ("a", "b")]
     assert [it.get_label() for it in named] == ["a", "b"]

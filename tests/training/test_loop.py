@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,8 @@ from waiting import wait_for  # noqa: E402
 PATIENCE_SECONDS = 900.0  # beside other work, a process may take more than a minute to begin
 IMITATED = 64  # examples, at which reinforcement does not begin again
 TOLD = {
-    "reward", "reward_std", "groups", "groups_dropped", "rounds", "failed", "failed_cut", "conversations",
+    "reward", "reward_std", "groups", "groups_dropped", "equal_groups", "reward/TASK", "equal_groups/TASK",
+    "rounds", "failed", "failed_cut", "conversations",
     "memory_tokens",
     "answer_tokens", "longest_reply_tokens", "cut", "unchanged", "completion_tokens", "loss", "entropy",
     "clip_low", "clip_high", "clip_dual", "mismatch", "tokens", "sequence_tokens", "gradient_norm",
@@ -82,7 +84,7 @@ def test_every_step_has_a_line_with_all_that_is_measured(whole: Path) -> None:
             if name not in ("stage", "crc32")
         )
         if row["stage"] == "training":
-            assert TOLD | {"stage", "step", "crc32"} == row.keys()
+            assert TOLD | {"stage", "step", "crc32"} == names_of(row)
             assert (
                 row["groups"] == 4
                 and row["groups_dropped"] == 0
@@ -95,7 +97,7 @@ def test_every_step_has_a_line_with_all_that_is_measured(whole: Path) -> None:
         if row["stage"] == "evaluation":
             assert row["count"] == 8
     assert rows[3]["loss"] < rows[0]["loss"], "the warm start learns"
-    known = {row["stage"]: row.keys() - {"stage", "step", "crc32"} for row in rows}
+    known = {row["stage"]: names_of(row) - {"stage", "step", "crc32"} for row in rows}
     assert metrics_in_docs() == [
         known["training"] | {"kl"},
         known["warm_start"],
@@ -103,12 +105,17 @@ def test_every_step_has_a_line_with_all_that_is_measured(whole: Path) -> None:
     ]
 
 
+def names_of(row: dict[str, Any]) -> set[str]:
+    """The names of its metrics, with TASK for that of any task."""
+    return {re.sub("/.*", "/TASK", name) for name in row}
+
+
 def metrics_in_docs() -> list[set[str]]:
     """The metrics that docs/training.md explains, by its tables."""
     text = (PRESET.parents[1] / "docs" / "training.md").read_text("utf-8")
     tables = text.partition("## Watching a run")[2].partition("\n## ")[0].split("| metric | meaning |")[1:]
     cells = ("".join(re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)) for table in tables)
-    return [set(re.findall(r"`(\w+)`", it)) for it in cells]
+    return [set(re.findall(r"`([\w/]+)`", it)) for it in cells]
 
 
 def test_the_rows_of_each_evaluation_stay_with_the_run(whole: Path) -> None:
@@ -367,7 +374,7 @@ def test_without_refills_all_groups_are_kept(folder: Path) -> None:
     run = folder / "kept-equal"
     train(settings(folder, "rollout.attempts=2", "evaluation.every=0", reward="equal"), run)
     for row in lines(run, "training"):
-        assert (row["groups"], row["groups_dropped"]) == (4, 0)
+        assert (row["groups"], row["groups_dropped"], row["equal_groups"]) == (4, 0, 1.0)
         assert (row["tokens"], row["rounds"]) == (4 * 2 * 4, 1)
 
 
@@ -384,7 +391,9 @@ def test_the_optimizer_steps_are_as_many_as_were_asked_for(folder: Path, updates
 
 def attempt(*answers: str, reward: float) -> Trajectory:
     completions = [Completion(it, "stop", (1, 2), (3,), (-1.0,)) for it in answers]
-    conversations = [Conversation("update", n, (), it, it.text) for n, it in enumerate(completions)]
+    kinds: list[Any] = ["update"] * (len(answers) - 1) + ["answer"]
+    made = zip(kinds, completions, strict=True)
+    conversations = [Conversation(kind, n, (), it, it.text) for n, (kind, it) in enumerate(made)]
     return Trajectory("e", tuple(conversations), answers[-1], reward=reward)
 
 

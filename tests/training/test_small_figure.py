@@ -44,6 +44,8 @@ class Commands:
             "task": "vt", "haystack": "essays, sha256 0", "score": SCORES.get(name, 0.0), "needed": 4,
             "needed noted": 3, "held": 2, "others": 10, "others noted": 1, "idle": 5, "idle writes": 0,
         }  # fmt: skip
+        if "--samples" in given:
+            row["sampled"] = 0.25
         out.write_text("".join(json.dumps({"id": str(number), **row}) + "\n" for number in range(2)))
 
 
@@ -85,8 +87,10 @@ def test_every_reader_is_trained_from_what_it_begins_with_and_reads_every_length
         if it[0] == "train" and it[1] != "export":
             name = Path(it[it.index("--out") + 1]).name
             assert (it[1] == "run") == ("reinforced" in name or "credit" in name)
+            assert ("loss.credit=shuffled" in it) == ("shuffled" in name)
+            assert ("loss.credit=updates" in it) == ("updates" in name)
             assert ("warm_start.steps=0" in it) == (it[1] == "run")
-            assert ("loss.credit=answer" in it) == ("credit" in name)
+            assert ("loss.credit=answer" in it) == ("answer" in name)
             start = next(word for word in it if word.startswith("policy.model="))
             begun = "copied" if name.startswith("careful-seed") else name.partition("-")[0]
             assert Path(start).name.startswith("careful" if it[1] == "sft" and begun != "copied" else begun)
@@ -100,7 +104,8 @@ def test_every_reader_is_trained_from_what_it_begins_with_and_reads_every_length
     assert told["novel"]["careful"]["2048"]["needed"] == {"mean": 75.0, "seeds": [75.0, 75.0]}
     assert told["essays"]["careful"]["2048"]["chunks without a fact"] == {"idle": 20, "idle writes": 0}
     table = (tmp_path / "figure.md").read_text()
-    assert "| careful | 50 ± 0 | 75 ± 0 | 10 ± 0 |" in table and "Haystack: essays, sha256 0" in table
+    assert "| careful | 50 ± 0 |  | 75 ± 0 | 10 ± 0 |" in table and "Haystack: essays, sha256 0" in table
+    assert "| undecided, thought forced | 0 ± 0 | 25 ± 0 |" in table
     with gzip.open(tmp_path / "rows.jsonl.gz", "rt") as rows:
         assert len([*rows]) == 2 * 2 * 2 * 2 * len(module.READINGS)
 

@@ -21,7 +21,7 @@ from memagent.training.collecting import solve
 from memagent.training.data import load_function
 from memagent.training.oracle import MakeExpert, Oracle
 from memagent.training.settings import load_training
-from memagent.types import Example, Model, Trajectory
+from memagent.types import Completion, Example, Message, Model, Sampling, Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +98,57 @@ def test_a_question_is_looked_up_and_solved_as_far_as_the_notes_go() -> None:
     assert solve_from(asked, garbled) == ((), ()) and look_up(asked, garbled, [])[0] == "for e-f"
 
 
+def test_a_key_with_a_space_is_found_too() -> None:
+    look_up, solve_from = of("data.py", "look_up"), of("data.py", "solve")
+    note, asked = (
+        "for dry-dune buggy is: 12",
+        "Which special magic number does the text give for dry-dune buggy?",
+    )
+    assert solve_from(asked, [note]) == ((note,), ("12",))
+    assert look_up(asked, [], [note]) == [f"{note}."]
+    assert solve_from(asked, [f"{note} for a-b is: 3"]) == ((), ()), "two notes on a line are none"
+    for index, key in ((39, "ad hoc-stopwatch"), (60, "ad hoc-meridian")):
+        example = of("data.py", "example")(index, 1000, "measure 2")
+        assert f"for {key}?" in example.problem and len(example.answers) == len(example.evidence) == 1
+
+
+def test_documents_grow_from_six_facts_to_twenty_four() -> None:
+    growing = of("data.py", "growing")
+    for first, facts, tokens in ((0, 6, 500), (2400, 15, 1750), (4800, 24, 3000), (9000, 24, 3000)):
+        for example in map(growing, range(first, first + TASKS)):
+            assert abs(len(of("data.py", "notes_of")(example.document)) - facts) <= 1, "people have two each"
+            assert tokens - 300 < example.length_tokens <= tokens
+            assert example.haystack.startswith("the first half of the essays")
+
+
+def test_forms_are_taught_without_a_choice_and_answers_from_all_that_is_needed() -> None:
+    examples = [*made("forms", 18 * TASKS), *made("forms_brief", 18 * TASKS)]
+    trajectories = solved(examples, read_with("gated"), of("oracle.py", "Noting"))
+    assert len(trajectories) >= len(examples) - 1
+    by_id = {example.id: example for example in examples}
+    noted = expected = 0.0  # of the needed facts
+    answered = dict.fromkeys(("niah_multikey_1", "niah_multiquery", "two_hops"), 0)
+    for trajectory in trajectories:
+        example = by_id[trajectory.example_id]
+        notes = of("data.py", "notes_of")(example.document)
+        needed = of("data.py", "solve")(example.problem, notes)[0]
+        noted += len({*needed} & {*example.evidence})
+        expected += len(needed) * len(example.evidence) / len(notes)
+        for conversation in trajectory.conversations:
+            text = conversation.completion.text
+            if conversation.kind == "update":
+                thought, _, reply = text.partition("</think>\n")
+                assert thought.startswith("<think>"), "no token tells one kind of reply from another"
+                looked_up = [line.removesuffix(".") for line in thought.removeprefix("<think>").split("\n")]
+                assert reply == "UNCHANGED" or reply.split("\n") == looked_up
+            else:
+                shown = conversation.messages[-1].content
+                assert all(note in shown for note in needed)
+                answered[example.task] += 1
+    assert 0.85 < noted / expected < 1.15, "as often as any other fact of the document"
+    assert min(answered.values()) >= 10
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 @pytest.mark.parametrize("name", ["careful", "undecided"])
 def test_its_own_oracle_plays_every_workflow(workflow: str, name: str) -> None:
@@ -166,6 +217,34 @@ def test_passages_are_answered_from_as_far_as_they_tell() -> None:
     assert 0 < found < len(examples)
 
 
+def test_no_fact_is_cut_and_two_searches_show_what_is_needed() -> None:
+    ask, passages_of = of("oracle.py", "ask_of_passages"), of("oracle.py", "passages_of")
+    shown: dict[tuple[str, int, int], list[bool]] = {}
+    for example in made("held_out", 10 * TASKS):
+        passages = passages_of(example.document)
+        facts = of("data.py", "places_of")(example.document)
+        assert all(any(example.document[start:end] in it for it in passages) for start, end in facts)
+        for number, searches in ((4, 1), (8, 1), (4, 2), (8, 2)):
+            (message,) = ask(example, number, searches)
+            memory = message.content.partition("<memory>")[2].partition("</memory>")[0]
+            assert len(memory.split("\n")) == number
+            has_all = all(f"{note}." in memory for note in example.evidence)
+            shown.setdefault((example.task, number, searches), []).append(has_all)
+    shares = {key: sum(found) / len(found) for key, found in shown.items()}
+    for task in ("niah_multikey_1", "niah_multiquery"):
+        assert min(shares[task, number, searches] for number in (4, 8) for searches in (1, 2)) >= 0.9
+    assert shares["two_hops", 4, 1] < 0.5 and min(shares["two_hops", number, 2] for number in (4, 8)) >= 0.9
+
+
+def test_half_of_the_lessons_of_two_hops_show_both() -> None:
+    lessons = [it for it in made("careful", 40 * TASKS) if it.task == "two_hops"]
+    prompts = [of("oracle.py", "from_passages")(it).conversations[0].messages[-1].content for it in lessons]
+    both = [
+        all(f"{note}." in prompt for note in it.evidence) for it, prompt in zip(lessons, prompts, strict=True)
+    ]
+    assert 0.4 <= sum(both) / len(both) <= 0.8
+
+
 def test_a_masked_fact_is_completed_from_its_note() -> None:
     for example, whole in zip(made("masked", 6 * TASKS), made("longer", 6 * TASKS), strict=True):
         assert example.document == whole.document and example.problem.endswith(" ____")
@@ -217,6 +296,33 @@ def test_what_a_reader_notes_is_counted() -> None:
         "score": 1.0, "needed": 1, "needed noted": 1, "held": 0, "others": 1, "others noted": 1,
         "idle": 1, "idle writes": 1, "answer": "The answer is Di Eb.",
     }  # fmt: skip
+
+
+def test_a_thought_is_forced_at_each_chunk_and_samples_are_read_beside() -> None:
+    document = "The home town of Ada Bo is Cu.\nNothing else is here."
+    asked = Example(
+        "id", "two_hops", "Who?", document, ("Di",), length_tokens=12, evidence=("of Ada Bo is Cu",)
+    )
+    seen: list[tuple[Message, ...]] = []
+    seeds: list[int | None] = []
+
+    class Seeing(ScriptedEngine):
+        async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+            seen.append(messages)
+            seeds.append(sampling.seed)
+            return await super().complete(messages, sampling)
+
+    engine = Seeing(
+        lambda messages: "for me</think>\nUNCHANGED" if messages[-1].content == "<think>" else "Di"
+    )
+    engine.model = replace(engine.model, count_tokens=lambda text: len(text.split()))
+    read_all = of("measure.py", "read_all")
+    row = asyncio.run(read_all(asked, engine, read_with("gated", chunk_tokens=7), samples=2, thinks=True))
+    assert row["needed noted"] == 0 and row["score"] == row["sampled"] == 0.0
+    assert [message.content for messages in seen for message in messages[1:]] == ["<think>"] * len(seen)
+    assert len(set(seeds)) == len(seeds) == 3 * 2, (
+        "each its own, and a memory that stays empty is not answered from"
+    )
 
 
 def test_every_digit_is_a_token_and_every_name() -> None:

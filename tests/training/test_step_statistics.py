@@ -38,14 +38,15 @@ FAILED = Trajectory("e", (conversation("update", 1, ""),), "", reward=None, erro
 GROUP = Group(Example("e", "qa", "who?", "a text", ("me",), 2), (GOOD, FAILED))
 
 
-def of(position: int, *rewards: float) -> GroupCounts:
+def of(position: int, *rewards: float, task: str = "qa") -> GroupCounts:
     """Counts of which only these matter."""
-    return GroupCounts(position, rewards, 0, Counter())
+    return GroupCounts(position, task, rewards, 0, Counter())
 
 
 def test_a_group_is_counted() -> None:
     assert count_group(GROUP, 7) == GroupCounts(
         position=7,
+        task="qa",
         rewards=(1.0, 0.0),
         longest_reply_tokens=6,
         sums=Counter(
@@ -71,6 +72,9 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
         "reward_std": pytest.approx((3 / 16) ** 0.5),  # of 1, 0, 1, 1: 3/4 * 1/4
         "groups": 2,
         "groups_dropped": 1,
+        "equal_groups": 1 / 2,
+        "reward/qa": 3 / 4,
+        "equal_groups/qa": 1 / 2,
         "rounds": 2,
         "examples_skipped": 3,
         "failed": 1,
@@ -97,6 +101,26 @@ def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:
     found = compute_means([count_group(Group(GROUP.example, (empty,)), 0)], 1, 0, True)
     assert (found["reward"], found["failed"], found["conversations"]) == (0.0, 1, 0)
     assert found["memory_tokens"] == found["longest_reply_tokens"] == 0
+
+
+def test_equal_groups_and_rewards_are_told_by_task_whether_groups_are_dropped_or_not() -> None:
+    counts = [of(0, 1.0, 1.0, task="a"), of(1, 0.0, 1.0, task="a"), of(2, 0.0, 0.0, task="b")]
+    for drop_equal in (False, True):
+        found = compute_means(counts, 1, 0, drop_equal)
+        assert found["groups_dropped"] == 2 * drop_equal and found["equal_groups"] == 2 / 3
+        assert (found["reward/a"], found["equal_groups/a"]) == (3 / 4, 1 / 2)
+        assert (found["reward/b"], found["equal_groups/b"]) == (0.0, 1.0)
+
+
+def test_groups_are_chosen_task_by_task_so_that_each_update_has_its_share() -> None:
+    # nine documents of three tasks in turn; the groups of 4 and 7, both of task b, are equal
+    counts = [of(number, 0.0, float(number not in (4, 7)), task="abc"[number % 3]) for number in range(9)]
+    order = select_groups(counts, drop_equal=True)
+    assert order == [0, 3, 6, 1, 2, 5, 8]
+    assert [order[part::3] for part in range(3)] == [[0, 1, 8], [3, 2], [6, 5]]
+    every = select_groups(counts, drop_equal=False)
+    for part in range(3):
+        assert sorted("abc"[position % 3] for position in every[part::3]) == ["a", "b", "c"]
 
 
 def test_groups_of_equal_rewards_are_dropped_only_where_asked() -> None:

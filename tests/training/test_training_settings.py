@@ -103,7 +103,10 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         ("steps = true", "steps is True: it must be a whole number"),
         ("[loss]\nkl_weight = true", "kl_weight is True: it must be a number"),
         ("[loss]\ndivide_by_std = 1", "divide_by_std is 1: it must be true or false"),
-        ('[loss]\ncredit = "last"', "credit is 'last': it must be 'trajectory' or 'answer'"),
+        (
+            '[loss]\ncredit = "last"',
+            "credit is 'last': it must be 'trajectory', 'updates', 'answer' or 'shuffled'",
+        ),
         ('[data]\nexamples = "rows.jsonl"', "examples is 'rows.jsonl': it must be a list"),
         ("[data]\nexamples = [3]", "examples.0 is 3: it must be text"),
         ("steps = -1", "steps is -1: it must be at least 0"),

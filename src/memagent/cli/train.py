@@ -34,6 +34,7 @@ _Form = Literal["adapter", "merged", "gguf", "gguf-adapter"]
 _SPEED_SECONDS = 3600.0
 _LINE = {
     "reward": "reward {:.3g}",
+    "equal_groups": "groups equal {:.0%}",
     "loss": "loss {:.3g}",
     "kl": "KL {:.3g}",
     "entropy": "entropy {:.3g}",

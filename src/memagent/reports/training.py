@@ -34,6 +34,7 @@ _PICTURE = "training"
 _PANELS = {
     ("warm_start", "loss"): "Warm start: loss, nats per token",
     ("training", "reward"): "Mean reward of a step's attempts",
+    ("training", "equal_groups"): "Share of groups whose rewards are all equal",
     ("evaluation", "score"): "Held-out score, % (band: 95% interval)",
 }
 _MAX_EXACT = 50  # steps of a line that is not smoothed; a longer one is a moving mean over a 25th of it
@@ -58,6 +59,12 @@ class TrainingRun:
         """How long rollouts and updates took together."""
         names = ("rollout_seconds", "update_seconds")
         return math.fsum(row.values[name] for row in self.rows for name in names if name in row.values)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks whose rewards were measured."""
+        names = {name for row in self.rows if row.stage == "training" for name in row.values}
+        return sorted(name.removeprefix("reward/") for name in names if name.startswith("reward/"))
 
     def values(self, stage: str, name: str) -> dict[int, float]:
         """The finite values of a measure, by step."""
@@ -105,6 +112,13 @@ def as_json(runs: Sequence[TrainingRun]) -> str:
             "steps": run.steps,
             "seconds": run.seconds,
             "reward": _summarise(run.values("training", "reward")),
+            "tasks": {
+                task: {
+                    name: _summarise(run.values("training", f"{name}/{task}"))
+                    for name in ("reward", "equal_groups")
+                }
+                for task in run.tasks
+            },
             "score": _summarise(run.values("evaluation", "score")),
             "settings": run.settings,
         }
@@ -133,9 +147,27 @@ def as_markdown(runs: Sequence[TrainingRun], pictures: Pictures | None) -> str:
         *map(_introduce, runs),
         f"\n{_NOTE}\n",
         table(["run", "time", *heads], map(_row, runs)),
+        *([_table_of_tasks(runs)] if any(len(run.tasks) > 1 for run in runs) else []),
         picture(_PICTURE, pictures),
     ]
     return as_page(parts, pictures)
+
+
+def _table_of_tasks(runs: Sequence[TrainingRun]) -> str:
+    """The reward of each task, and the share of its groups whose rewards are all equal."""
+    whens = {"reward": ("first", "best", "last"), "equal groups": ("first", "highest", "last")}
+    heads = [f"{what}, {when}" for what, times in whens.items() for when in times]
+    rows = [
+        [
+            run.name,
+            task,
+            *_cells(run.values("training", f"reward/{task}"), ".3f"),
+            *_cells(run.values("training", f"equal_groups/{task}"), ".2f"),
+        ]
+        for run in runs
+        for task in run.tasks
+    ]
+    return "\n" + table(["run", "task", *heads], rows)
 
 
 def _introduce(run: TrainingRun) -> str:

@@ -206,6 +206,7 @@ class GroupCounts:
     """The counts of one group: `position` is its example's in the data, `sums` are over all conversations."""
 
     position: int
+    task: str
     rewards: tuple[float, ...]
     longest_reply_tokens: int
     sums: Counter[str]
@@ -235,21 +236,25 @@ def count_group(group: Group, position: int) -> GroupCounts:
         if trajectory.error is not None:
             sums.update(failed=1, failed_cut=cut)
     rewards = tuple(trajectory.reward or 0.0 for trajectory in group.trajectories)
-    return GroupCounts(position, rewards, longest, sums)
+    return GroupCounts(position, group.example.task, rewards, longest, sums)
 
 
 def compute_means(
     counts: Sequence[GroupCounts], rounds: int, skipped: int, drop_equal: bool
 ) -> dict[str, float]:
-    """The metrics of a step, over all its groups, including those that were dropped."""
+    """The metrics of a step, over all its groups, including those that were dropped; some also by task."""
     rewards = [reward for group in counts for reward in group.rewards]
     sums = sum((group.sums for group in counts), Counter[str]())
     updates, answers = max(sums["updates"], 1), max(sums["conversations"] - sums["updates"], 1)
+    by_task: defaultdict[str, list[GroupCounts]] = defaultdict(list)
+    for group in counts:
+        by_task[group.task].append(group)
     return {
         "reward": fmean(rewards),
         "reward_std": pstdev(rewards),
         "groups": len(counts),
         "groups_dropped": len(counts) - len(select_groups(counts, drop_equal)),
+        "equal_groups": fmean(group.equal for group in counts),
         "rounds": rounds,
         "examples_skipped": skipped,
         **{name: sums[name] for name in ("failed", "failed_cut", "conversations", "completion_tokens")},
@@ -258,6 +263,14 @@ def compute_means(
         "longest_reply_tokens": max(group.longest_reply_tokens for group in counts),
         "cut": sums["cut"] / updates,
         "unchanged": sums["unchanged"] / updates,
+        **{
+            f"{name}/{task}": value
+            for task, groups in sorted(by_task.items())
+            for name, value in (
+                ("reward", fmean(reward for group in groups for reward in group.rewards)),
+                ("equal_groups", fmean(group.equal for group in groups)),
+            )
+        },
     }
 
 
@@ -280,5 +293,6 @@ def compute_update_means(everywhere: Sequence[Mapping[str, float]]) -> dict[str,
 
 
 def select_groups(counts: Iterable[GroupCounts], drop_equal: bool) -> list[int]:
-    """The positions of the groups that are trained on, in the data's order."""
-    return sorted(group.position for group in counts if not (drop_equal and group.equal))
+    """The positions of the groups that are trained on, task by task, each in the data's order."""
+    chosen = (group for group in counts if not (drop_equal and group.equal))
+    return [group.position for group in sorted(chosen, key=lambda group: (group.task, group.position))]

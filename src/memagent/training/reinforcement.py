@@ -132,14 +132,14 @@ def update(
 ) -> Sums:
     """Take the number of optimizer steps that the settings ask for, however long the documents were.
 
-    `groups` are this process's, by their positions in the data; `order` has the positions of all groups.
+    `groups` are this process's, by their positions in the data; `order` has the positions of all groups,
+    task by task. They are dealt out in turn, so that each optimizer step has its share of every task.
     `step` rollout steps have been taken before.
     """
     optimizer, sums = settings.optimizer, Sums(float)
     rate = learning_rate(optimizer, step, settings.steps)
     for part in range(optimizer.updates):
-        chosen = order[part * len(order) // optimizer.updates : (part + 1) * len(order) // optimizer.updates]
-        if chosen:
+        if chosen := order[part :: optimizer.updates]:
             mine = [groups[position] for position in chosen if position in groups]
             sequences = [sequence for group in mine for sequence in group_sequences(group, settings.loss)]
             for name, value in learner.reinforce(sequences, settings.loss, rate).items():

@@ -23,6 +23,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Layout = Literal["shared", "packed", "padded"]
+Credit = Literal["trajectory", "updates", "answer", "shuffled"]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]
 
 
@@ -88,7 +89,10 @@ class RolloutSettings(StrictModel):
 class LossSettings(StrictModel):
     """The objective. `clip_low` and `clip_high` bound the ratio, `dual_clip` the loss where A < 0.
 
-    `kl_weight` is beta. For comparison, `credit` "answer" trains on a trajectory's last conversation only.
+    `kl_weight` is beta. `credit` says which conversations of trajectory i get its advantage A_i: all of them
+    ("trajectory"). For comparison, its updates or its answer alone, the others being left out of the loss; or
+    all of them get A_p(i), where p is a random permutation of the group ("shuffled": a control, in which the
+    advantages are as large, and say nothing about the trajectory).
     """
 
     clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -97,7 +101,7 @@ class LossSettings(StrictModel):
     kl_weight: Weight = 1e-3
     divide_by_std: bool = False
     overlong_tokens: Count = 0
-    credit: Literal["trajectory", "answer"] = "trajectory"
+    credit: Credit = "trajectory"
 
 
 class ScheduleSettings(StrictModel):

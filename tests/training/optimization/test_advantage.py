@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -79,6 +81,28 @@ def test_the_standard_deviation_is_also_over_attempts() -> None:
     # of 1 and 0: mean 0.5, squares 0.25 + 0.25, over 1, root 0.7071; 0.5 / 0.7071 = 0.7071
     group = Group(EXAMPLE, (attempt(1.0, 2), attempt(0.0, 7)))
     assert advantages(group, divide_by_std=True) == pytest.approx([0.7071] * 2 + [-0.7071] * 7, abs=1e-4)
+
+
+def test_updates_alone_or_the_answer_alone_have_the_advantage_of_the_whole_group() -> None:
+    # of 1, 0, 0, 0 the mean is 0.25: 0.75 and three times -0.25, whatever is trained
+    group = Group(EXAMPLE, (attempt(1.0, 3), *(attempt(0.0, 2),) * 3))
+    assert advantages(group, credit="updates") == [0.75] * 2 + [-0.25] * 3
+    assert advantages(group, credit="answer") == [0.75] + [-0.25] * 3
+
+
+def test_shuffled_advantages_are_as_large_and_say_nothing_of_their_attempt() -> None:
+    # of 1, 0, 0, 0: 0.75 and three times -0.25. Over random permutations, the attempt that earned the 1 has
+    # (0.75 - 3 * 0.25) / 4 = 0 in the mean, and the 0.75 in a quarter of them.
+    attempts = (attempt(1.0, 2), *(attempt(0.0, 2),) * 3)
+    groups = [Group(replace(EXAMPLE, id=str(number)), attempts) for number in range(400)]
+    shuffled = [advantages(group, credit="shuffled") for group in groups]
+    for of_group in shuffled:
+        assert of_group[::2] == of_group[1::2], "all conversations of an attempt have the same"
+        assert sorted(of_group[::2]) == [-0.25, -0.25, -0.25, 0.75]
+    for number in range(4):
+        share = fmean(of_group[2 * number] == 0.75 for of_group in shuffled)
+        assert 0.18 < share < 0.32
+    assert shuffled == [advantages(group, credit="shuffled") for group in groups], "also after a resume"
 
 
 def test_a_failed_attempt_has_a_reward_of_zero_in_its_group() -> None:

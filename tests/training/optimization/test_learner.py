@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 from memagent.errors import TrainingError  # noqa: E402
+from memagent.training.metrics import GroupCounts, select_groups  # noqa: E402
 from memagent.training.optimization.learner import Learner, group_sequences, learning_rate  # noqa: E402
 from memagent.training.optimization.objective import token_losses  # noqa: E402
 from memagent.training.optimization.policy import Policy  # noqa: E402
@@ -198,6 +200,23 @@ def test_the_number_of_optimizer_steps_does_not_depend_on_the_rows(updates: int)
         sums = update(learner(), groups, sorted(groups), settings, 0)
         assert sums["tokens"] == 4 * 2 * conversations * 2
         assert sums["steps"] == updates
+
+
+def test_each_optimizer_step_has_its_share_of_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_training(PRESET, {"optimizer": {"updates": 3}})
+    # of three tasks in turn, told apart by the token that was sampled; the positions are in the data
+    groups = {
+        place: made_group(attempt(1.0, [(place % 3,)]), attempt(0.0, [(place % 3,)])) for place in range(12)
+    }
+    counts = [GroupCounts(place, "abc"[place % 3], (1.0, 0.0), 1, Counter()) for place in groups]
+    learns, seen = learner(), []
+    monkeypatch.setattr(
+        learns,
+        "reinforce",
+        lambda sequences, *_: seen.append([it.completion_ids[0] for it in sequences]) or {},
+    )
+    update(learns, groups, select_groups(counts, drop_equal=True), settings, 0)
+    assert len(seen) == 3 and all(set(tokens) == {0, 1, 2} and len(tokens) == 4 * 2 for tokens in seen)
 
 
 @pytest.mark.parametrize("updates", [1, 2])

@@ -53,12 +53,12 @@ def seen(batch: Batch) -> Counter[tuple[int, ...]]:
     return found
 
 
-def conversation(ids: tuple[int, ...], **changes: Any) -> Conversation:
+def conversation(ids: tuple[int, ...], kind: Any = "update", **changes: Any) -> Conversation:
     known: dict[str, Any] = {
         "prompt_ids": (1, *ids), "completion_ids": ids, "logprobs": tuple(-float(it) for it in ids)
     }  # fmt: skip
     completion = Completion("not what the ids say", **(known | changes))
-    return Conversation("update", 0, (Message("user", "?"),), completion, "")
+    return Conversation(kind, 0, (Message("user", "?"),), completion, "")
 
 
 def attempt(*conversations: Conversation) -> Trajectory:
@@ -71,9 +71,20 @@ def test_every_conversation_has_the_advantage_of_its_attempt() -> None:
     assert [it.advantage for it in made] == [-0.25] * 3
 
 
-def test_credit_to_the_answer_trains_the_last_conversation_alone() -> None:
-    made = sequences_of(attempt(*map(conversation, ((5, 6), (7,), (8, 9)))), 0.5, "answer")
-    assert [(it.completion_ids, it.advantage) for it in made] == [((8, 9), 0.5)]
+@pytest.mark.parametrize(
+    ("credit", "trained"),
+    [("trajectory", [(5, 6), (7,), (8, 9)]), ("updates", [(5, 6), (7,)]), ("answer", [(8, 9)])],
+)
+def test_credit_trains_the_conversations_that_it_names(credit: Any, trained: list[Any]) -> None:
+    whole = attempt(conversation((5, 6)), conversation((7,)), conversation((8, 9), "answer"))
+    made = sequences_of(whole, 0.5, credit)
+    assert [(it.completion_ids, it.advantage) for it in made] == [(ids, 0.5) for ids in trained]
+
+
+def test_an_attempt_without_an_answer_has_no_answer_to_credit() -> None:
+    broken_off = attempt(conversation((5, 6)), conversation((7,)))
+    assert sequences_of(broken_off, -0.5, "answer") == []
+    assert len(sequences_of(broken_off, -0.5, "updates")) == 2
 
 
 def test_the_ids_and_logprobs_are_the_samplers_whatever_the_text() -> None:

@@ -6,10 +6,11 @@ The gradient is the same however sequences are split into micro-batches or sprea
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from memagent.training.optimization.objective import group_advantages, k3, proba
 from memagent.training.optimization.policy import Policy, TokenValues
 from memagent.training.optimization.sequences import Batch, batches
 from memagent.training.ranks import Ranks
-from memagent.training.settings import LossSettings, OptimizerSettings, ScheduleSettings
+from memagent.training.settings import Credit, LossSettings, OptimizerSettings, ScheduleSettings
 from memagent.types import Group, TrainingSequence, Trajectory
 
 GO_BACK = (
@@ -41,9 +42,15 @@ def learning_rate(schedule: ScheduleSettings, step: int, steps: int) -> float:
 
 
 def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
-    """Every conversation of every trajectory, with its trajectory's advantage in the group."""
+    """The conversations that get credit, each with its trajectory's advantage in the group.
+
+    With `loss.credit` "shuffled", with that of a random trajectory of the group, which may be its own: the
+    expected advantage of each is then 0. The same example is shuffled the same way.
+    """
     rewards = torch.tensor([[trajectory.reward or 0.0 for trajectory in group.trajectories]])
     advantages = group_advantages(rewards, loss.divide_by_std)[0].tolist()
+    if loss.credit == "shuffled":
+        random.Random(group.example.id).shuffle(advantages)
     return [
         sequence
         for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
@@ -52,16 +59,19 @@ def group_sequences(group: Group, loss: LossSettings) -> list[TrainingSequence]:
 
 
 def sequences_of(
-    trajectory: Trajectory, advantage: float, credit: Literal["trajectory", "answer"] = "trajectory"
+    trajectory: Trajectory, advantage: float, credit: Credit = "trajectory"
 ) -> list[TrainingSequence]:
-    """One sequence for each conversation, all with the trajectory's advantage.
+    """One sequence for each conversation that gets credit, all with this advantage.
 
-    With `credit` "answer", only the last conversation is trained on. Raises `TrainingError` for a
-    conversation without recorded token ids, or without a log-probability for each.
+    With `credit` "updates" or "answer", these alone. Raises `TrainingError` for a conversation without
+    recorded token ids, or without a log-probability for each.
     """
-    conversations = trajectory.conversations if credit == "trajectory" else trajectory.conversations[-1:]
+    left_out = {"updates": "answer", "answer": "update"}.get(credit)
     sequences = []
-    for completion in (conversation.completion for conversation in conversations):
+    for conversation in trajectory.conversations:
+        if conversation.kind == left_out:
+            continue
+        completion = conversation.completion
         if not completion.prompt_ids or not completion.completion_ids:
             raise TrainingError(_NO_IDS.format(trajectory.example_id, "token ids"))
         if len(completion.logprobs) != len(completion.completion_ids):

@@ -1,0 +1,143 @@
+"""presets/small/choosing.py: what it trains, where it stops, and where it continues."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("wonderwords")
+
+from memagent.training.data import load_function
+from memagent.training.metrics import open_metrics
+
+SCRIPT = Path(__file__).parents[2] / "presets" / "small" / "choosing.py"
+TASKS = ("niah_multikey_1", "niah_multiquery", "two_hops")
+
+
+class Commands:
+    """In place of Python: makes the folder of a reader, the metrics of a run, or rows with scores."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[str, ...]] = []
+        self.sampled = {0: 0.25}
+        self.fails_at = ""
+
+    def __call__(self, *words: object) -> None:
+        given = tuple(map(str, words[2:] if words[0] == "-m" else words))
+        self.called.append(given)
+        out = Path(given[given.index("--out") + 1])
+        if self.fails_at and self.fails_at in str(out):
+            raise SystemExit(1)
+        if given[:2] == ("train", "run"):
+            out.mkdir(parents=True, exist_ok=True)
+            rows = out / "metrics.jsonl"
+            with open_metrics(out, {}, rows.stat().st_size if rows.exists() else None) as metrics:
+                values = {"reward": 0.5, "equal_groups": 0.25, "reward/two_hops": 0.125}
+                metrics.write("training", int(setting(given, "steps")), values)
+        elif not given[0].endswith("measure.py"):
+            out.mkdir(parents=True, exist_ok=True)
+        else:
+            self.measure(given, out)
+
+    def measure(self, given: tuple[str, ...], out: Path) -> None:
+        step, count = int(out.stem.split("-")[2][4:]), int(given[given.index("--count") + 1])
+        row = {"score": 0.5, "sampled": self.sampled.get(step, 0.5), "needed": 2, "needed noted": 1}
+        row |= {"others": 10, "others noted": 1}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        rows = ({"id": str(number), "task": TASKS[number % 3], **row} for number in range(count))
+        out.write_text("".join(json.dumps(it) + "\n" for it in rows))
+
+
+def setting(given: tuple[str, ...], name: str) -> str:
+    """What a command sets."""
+    return next(word for word in given if word.startswith(f"{name}=")).partition("=")[2]
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Commands]:
+    module, commands = sys.modules[load_function(f"{SCRIPT}:main").__module__], Commands()
+    monkeypatch.setattr(module, "python", commands)
+    return module, commands
+
+
+def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> None:
+    words = ("--out", str(out), "--seeds", "2", "--steps", "60", "--checked", "30", "--count", "3")
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words, "--last-count", "6", "--jobs", "1", *more])
+    module.main()
+
+
+def trained(commands: Commands) -> list[tuple[str, int]]:
+    """The runs that were begun or continued, each with the step that it went to."""
+    runs = (it for it in commands.called if it[:2] == ("train", "run"))
+    return [
+        (Path(it[it.index("--out") + 1]).name.removesuffix("-run"), int(setting(it, "steps"))) for it in runs
+    ]
+
+
+def test_each_arm_of_each_seed_is_measured_at_every_report(
+    commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module, called = commands
+    run(module, monkeypatch, tmp_path)
+    made = trained(called)
+    for seed in range(2):
+        for arm in ("trajectory", "answer"):
+            assert [step for name, step in made if name == f"{arm}-seed{seed}"] == [20, 30, 40, 60]
+    assert [name for name, _ in made][:4] == ["trajectory-seed0"] * 2 + ["answer-seed0"] * 2, (
+        "the check is first"
+    )
+    for it in called.called:
+        if it[:2] == ("train", "run"):
+            name = Path(it[it.index("--out") + 1]).name
+            assert setting(it, "loss.credit") == name.partition("-")[0]
+            assert Path(setting(it, "policy.model")).name == f"forms-{name.split('-')[1]}"
+    report = (tmp_path / "report.md").read_text()
+    assert "| 20, 2, all | 50, 50, 50, 10 | 50, 50, 50, 10 | 0.50, 0.25 |" in report
+    assert (
+        "| 60, 2, two_hops | 50, 50, 50, 10 | 50, 50, 50, 10 | 0.12 |" in report and "Stopped" not in report
+    )
+    with gzip.open(tmp_path / "metrics.jsonl.gz", "rt") as file:
+        packed = [json.loads(line) for line in file]
+    assert [(row["run"], row["step"]) for row in packed] == [
+        (f"{arm}-seed{seed}", step)
+        for arm in ("answer", "trajectory") for seed in (0, 1) for step in (20, 30, 40, 60)
+    ]  # fmt: skip
+    with gzip.open(tmp_path / "rows.jsonl.gz", "rt") as file:
+        assert len([*file]) == 2 * 2 * (6 + 2 * (3 * 3 + 6)), (
+            "of both seeds and sizes: the start, and both arms"
+        )
+
+
+def test_a_first_seed_whose_sampled_score_has_not_doubled_ends_it(
+    commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module, called = commands
+    called.sampled[30] = 0.49
+    with pytest.raises(
+        SystemExit, match=r"Stopped after 30 steps of seed 0: .* 3 small .* from 25.0 to 49.0"
+    ):
+        run(module, monkeypatch, tmp_path)
+    assert {name for name, _ in trained(called)} == {"trajectory-seed0", "answer-seed0"}
+    assert (tmp_path / "report.md").read_text().startswith("Stopped after 30 steps")
+    run(module, monkeypatch, tmp_path, "--checked", "0", "--seeds", "1")
+
+
+def test_a_second_start_continues_where_it_stopped(
+    commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module, called = commands
+    called.fails_at = "answer-seed1-step040-large"
+    with pytest.raises(SystemExit):
+        run(module, monkeypatch, tmp_path)
+    first = trained(called)
+    called.called.clear()
+    called.fails_at = ""
+    run(module, monkeypatch, tmp_path)
+    assert trained(called) == [("answer-seed1", 40), ("answer-seed1", 60)] and ("answer-seed1", 40) in first
+    assert not [it for it in called.called if it[:2] == ("train", "sft") or it[0].endswith("copying.py")]
