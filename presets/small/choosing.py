@@ -39,8 +39,8 @@ from memagent.training.metrics import METRICS_FILE, read_metrics
 
 HERE = Path(__file__).parent
 PRESET = HERE.parent / "small.toml"
-python, side_by_side, pack_metrics = (
-    load_function(f"{HERE / 'figure.py'}:{name}") for name in ("python", "side_by_side", "pack_metrics")
+python, map_concurrent, pack_metrics = (
+    load_function(f"{HERE / 'figure.py'}:{name}") for name in ("python", "map_concurrent", "pack_metrics")
 )
 ARMS = ("trajectory", "answer", "updates", "shuffled")  # who gets the credit
 STEPS, EVERY, CHECKED = 600, 20, 150
@@ -109,13 +109,13 @@ def main() -> None:
         few = ("--steps", 2, "--count", 8) if plan.quick else ()
         python(HERE / "copying.py", "--out", plan.out / "copied", *few)
     begin(plan, 0)
-    side_by_side(plan, [partial(follow, plan, arm, 0, plan.checked) for arm in plan.arms])
+    map_concurrent(plan, [partial(follow, plan, arm, 0, plan.checked) for arm in plan.arms])
     stopped = check(plan)
     write_report(plan, stopped)
     if stopped:
         raise SystemExit(stopped)
-    side_by_side(plan, [partial(begin, plan, seed) for seed in range(1, plan.seeds)])
-    side_by_side(
+    map_concurrent(plan, [partial(begin, plan, seed) for seed in range(1, plan.seeds)])
+    map_concurrent(
         plan,
         [partial(follow, plan, arm, seed, plan.steps) for seed in range(plan.seeds) for arm in plan.arms],
     )

@@ -267,7 +267,7 @@ async def _answer(
         if asks_to_count(question.text) and not read.counts:
             display.remark("this asks for something to be counted up: memagent tally has code count it")
         async for conversation in read:
-            noted |= conversation.kind == "update"
+            noted = conversation.kind == "update" or (noted and bool(conversation.memory))
             display.show(question.number, conversation)
             if read.counts and conversation.chunk_index is None and conversation.memory:  # the plan
                 display.remark(conversation.memory.rstrip())
