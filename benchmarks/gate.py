@@ -1,29 +1,37 @@
 """Which questions the gate calls doubtful, by its threshold, with no model: see `memagent.reading.locating`.
 
-    python benchmarks/gate.py --squad squad.json
+    python benchmarks/gate.py --squad squad.json [--model qwen2.5-coder-0.5b-instruct-q4_k_m.gguf]
 
 The file is that of `memagent data fetch squad` (SQuAD 2.0, dev). The gate looks at words alone: it lets the
 model decline a question if the document has little of what it names. A document is the question's paragraph,
 or that among others of its article. Questions that the document answers: 200 as they come, and 200 in other
 words, whose evidence sentence has at most half of their telling words. Questions that it does not answer: 100
 that SQuAD wrote to look as if it did, and 200 on another article.
+
+With `--model`, it also prints of how many of those that are doubtful on their paragraph alone that model's
+verdict says that the paragraph helps: those `auto` does not let it decline.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import measure
+from retrieval import judge
 
+from memagent import EngineSettings, open_engine
+from memagent.documents.opening import text_document
 from memagent.reading.locating import hardly_names
 from memagent.reading.ranking import stems, telling
 from memagent.reading.sources import sentences
+from memagent.reading.workflows.select import MIN_HELPS
 
 SIZES = (1, 3, 10)  # paragraphs
 LEAST = (0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
@@ -75,12 +83,27 @@ def _questions(articles: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int, s
                 yield number, place, paragraph["context"], question
 
 
+async def count_helped(model: str, kinds: Mapping[str, Sequence[Case]]) -> dict[str, tuple[int, int]]:
+    """Of each kind, how many are doubtful on one paragraph, and in how many of these the verdict says Yes."""
+    counts = {}
+    async with open_engine(EngineSettings(model=model)) as engine:
+        for name, some in kinds.items():
+            doubtful = [case for case in some if hardly_names(case.document(1), case.problem)]
+            odds = []
+            for case in doubtful:
+                mark = text_document(case.document(1), is_example=True).mark
+                odds += await judge(engine, case.problem, [case.document(1)], mark)
+            counts[name] = len(doubtful), sum(value >= MIN_HELPS for value in odds)
+    return counts
+
+
 def main() -> None:
     """Print the table: percent of the questions of each kind that are doubtful."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--squad", type=Path, required=True)
+    parser.add_argument("--model", help="a GGUF that was trained to judge")
     parser.add_argument("--seed", type=int, default=1)
     measure.add_json_flag(parser)
     options = parser.parse_args()
@@ -99,7 +122,10 @@ def main() -> None:
         for row in rows
     ]
     print(measure.table(["paragraphs", "least share", *kinds], told))
-    measure.write_json(options.json, {**measure.provenance(), "rows": rows})
+    helped = asyncio.run(count_helped(options.model, kinds)) if options.model else {}
+    for name, (doubtful_cases, count) in helped.items():
+        print(f"{name}: {doubtful_cases} doubtful on one paragraph, which helps in {count} by the verdict")
+    measure.write_json(options.json, {**measure.provenance(), "rows": rows, "helped": helped})
 
 
 if __name__ == "__main__":
