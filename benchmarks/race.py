@@ -39,7 +39,7 @@ import verdicts
 from environments import Process, environment
 from measure import table
 from real_models import Reader, Row, load, read_theirs
-from retrieval import PASSAGE_TOKENS, PASSAGES, RETRIEVERS, Memo, answer_as_agent
+from retrieval import RETRIEVERS, Memo, answer_as_agent
 from tally import is_exact
 
 from memagent import EngineSettings, open_engine
@@ -57,14 +57,9 @@ OWN_KINDS = {
     "several places": ("several",),
 }
 OURS: dict[str, dict[str, Any]] = {
-    "default": {"workflow": "auto"},
-    "question as note": {"workflow": "notes"},
-    "notes": {"workflow": "notes"},
-    "overwrite": {"workflow": "overwrite"},
-    "parallel": {"workflow": "parallel"},
-    "tally": {"workflow": "tally"},
-    "rag": {"workflow": "rag", "passages": PASSAGES, "passage_tokens": PASSAGE_TOKENS},
-    "full": {"workflow": "full"},
+    **{name: verdicts.OURS[name] for name in ("default", "question as note")},
+    **{name: {"workflow": name} for name in ("notes", "overwrite", "parallel", "tally")},
+    **{name: verdicts.OURS[name] for name in ("rag", "full")},
 }
 PEERS = {
     "LangChain refine": ("langchain", "refine", "langchain"),
@@ -345,8 +340,7 @@ def main() -> None:
     reads, tables = commands.add_parser("read"), commands.add_parser("table")
     reads.add_argument("--model", required=True, help="a GGUF, or the name of a model at --base-url")
     reads.add_argument("--base-url", help="an OpenAI-compatible endpoint")
-    reads.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
-    reads.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
+    real_models.add_sources(reads)
     reads.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     reads.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     reads.add_argument("--readers", nargs="+", choices=READERS, default=READERS)

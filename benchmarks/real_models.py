@@ -376,14 +376,19 @@ def load(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Flags for the files of questions that are not shipped."""
+    parser.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
+    parser.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", type=Path, required=True, metavar="GGUF")
     parser.add_argument("--adapter", type=Path, help="a LoRA for them; for our own readers only")
-    parser.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
-    parser.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
+    add_sources(parser)
     parser.add_argument("--essays", type=Path, help="RULER's essays; a sample stands in")
     parser.add_argument("--readers", nargs="+", choices=[item.name for item in READERS])
     parser.add_argument("--tasks", nargs="+")

@@ -135,6 +135,8 @@ async def read(args: argparse.Namespace) -> None:
             (args.model, [name for name in args.readers if name != "select, untrained"]),
             (untrained, [name for name in args.readers if name == "select, untrained"]),
         ):
+            if not names:  # a model takes a while to load
+                continue
             settings = EngineSettings(model=str(path), window_tokens=real_models.WINDOW_TOKENS)
             async with open_engine(settings) as opened:
                 engine = Memo(opened)
@@ -223,8 +225,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     reads, tables = commands.add_parser("read"), commands.add_parser("table")
     reads.add_argument("model", type=Path, help="a GGUF")
-    reads.add_argument("--hotpot", type=Path, required=True, help="HotpotQA's dev set, distractor setting")
-    reads.add_argument("--shifts", type=Path, required=True, help="SQuADShifts, New Wikipedia")
+    real_models.add_sources(reads)
     reads.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     reads.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
     reads.add_argument("--limit", type=int, default=100, help="questions of HotpotQA and of SQuADShifts")

@@ -13,27 +13,19 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("wonderwords")
 
-from memagent.training.data import load_function
 from memagent.training.metrics import open_metrics
+from small_commands import Command, Commands, load_script
 
-SCRIPT = Path(__file__).parents[2] / "presets" / "small" / "choosing.py"
 TASKS = ("niah_multikey_1", "niah_multiquery", "two_hops")
 
 
-class Commands:
-    """In place of Python: makes the folder of a reader, the metrics of a run, or rows with scores."""
+class Maker:
+    """Makes the folder of a reader, the metrics of a run, or rows; `sampled` has scores of steps."""
 
     def __init__(self) -> None:
-        self.called: list[tuple[str, ...]] = []
         self.sampled = {0: 0.25}
-        self.fails_at = ""
 
-    def __call__(self, *words: object) -> None:
-        given = tuple(map(str, words[2:] if words[0] == "-m" else words))
-        self.called.append(given)
-        out = Path(given[given.index("--out") + 1])
-        if self.fails_at and self.fails_at in str(out):
-            raise SystemExit(1)
+    def __call__(self, given: Command, out: Path) -> None:
         if given[:2] == ("train", "run"):
             out.mkdir(parents=True, exist_ok=True)
             rows = out / "metrics.jsonl"
@@ -45,7 +37,7 @@ class Commands:
         else:
             self.measure(given, out)
 
-    def measure(self, given: tuple[str, ...], out: Path) -> None:
+    def measure(self, given: Command, out: Path) -> None:
         step, count = int(out.stem.split("-")[2][4:]), int(given[given.index("--count") + 1])
         row = {"score": 0.5, "sampled": self.sampled.get(step, 0.5), "needed": 2, "needed noted": 1}
         row |= {"others": 10, "others noted": 1}
@@ -60,15 +52,19 @@ def setting(given: tuple[str, ...], name: str) -> str:
 
 
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Commands]:
-    module, commands = sys.modules[load_function(f"{SCRIPT}:main").__module__], Commands()
-    monkeypatch.setattr(module, "python", commands)
-    return module, commands
+def maker() -> Maker:
+    return Maker()
+
+
+@pytest.fixture
+def commands(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Commands]:
+    commands = Commands(maker)
+    return load_script("choosing.py", commands, monkeypatch), commands
 
 
 def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> None:
     words = ("--out", str(out), "--seeds", "2", "--steps", "60", "--checked", "30", "--count", "3")
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words, "--last-count", "6", "--jobs", "1", *more])
+    monkeypatch.setattr(sys, "argv", ["choosing.py", *words, "--last-count", "6", "--jobs", "1", *more])
     module.main()
 
 
@@ -115,10 +111,10 @@ def test_each_arm_of_each_seed_is_measured_at_every_report(
 
 
 def test_a_first_seed_whose_sampled_score_has_not_doubled_ends_it(
-    commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    commands: tuple[ModuleType, Commands], maker: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     module, called = commands
-    called.sampled[30] = 0.49
+    maker.sampled[30] = 0.49
     with pytest.raises(
         SystemExit, match=r"Stopped after 30 steps of seed 0: .* 3 small .* from 25.0 to 49.0"
     ):

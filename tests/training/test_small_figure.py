@@ -13,52 +13,39 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("wonderwords")
 
-from memagent.training.data import load_function
+from small_commands import Command, Commands, load_script
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "presets" / "small" / "figure.py"
 LENGTHS = ("2048", "4096")
 SCORES = {"careful": 0.5, "careful-reinforced": 1.0, "passages": 0.25}
 
 
-class Commands:
-    """In place of Python: makes the folder of a reader, or rows with a reader's score."""
-
-    def __init__(self) -> None:
-        self.called: list[tuple[str, ...]] = []
-        self.fails_at = ""
-
-    def __call__(self, *words: object) -> None:
-        given = tuple(map(str, words[2:] if words[0] == "-m" else words))
-        self.called.append(given)
-        out = Path(given[given.index("--out") + 1])
-        if self.fails_at and self.fails_at in str(out):
-            raise SystemExit(1)
-        if not given[0].endswith("measure.py"):
-            out.mkdir(parents=True, exist_ok=True)
-            return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        name = Path(given[1]).name.rpartition("-seed")[0]
-        row = {
-            "task": "vt", "haystack": "essays, sha256 0", "score": SCORES.get(name, 0.0), "needed": 4,
-            "needed noted": 3, "held": 2, "others": 10, "others noted": 1, "idle": 5, "idle writes": 0,
-        }  # fmt: skip
-        if "--samples" in given:
-            row["sampled"] = 0.25
-        out.write_text("".join(json.dumps({"id": str(number), **row}) + "\n" for number in range(2)))
+def make(given: Command, out: Path) -> None:
+    """The folder of a reader, or rows with a reader's score."""
+    if not given[0].endswith("measure.py"):
+        out.mkdir(parents=True, exist_ok=True)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    name = Path(given[1]).name.rpartition("-seed")[0]
+    row = {
+        "task": "vt", "haystack": "essays, sha256 0", "score": SCORES.get(name, 0.0), "needed": 4,
+        "needed noted": 3, "held": 2, "others": 10, "others noted": 1, "idle": 5, "idle writes": 0,
+    }  # fmt: skip
+    if "--samples" in given:
+        row["sampled"] = 0.25
+    out.write_text("".join(json.dumps({"id": str(number), **row}) + "\n" for number in range(2)))
 
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Commands]:
-    module, commands = sys.modules[load_function(f"{SCRIPT}:main").__module__], Commands()
-    monkeypatch.setattr(module, "python", commands)
-    return module, commands
+    commands = Commands(make)
+    return load_script("figure.py", commands, monkeypatch), commands
 
 
 def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> None:
     words = ("--out", str(out), "--seeds", "2", "--count", "4", "--lengths", *LENGTHS, *more)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
+    monkeypatch.setattr(sys, "argv", ["figure.py", *words])
     module.main()
 
 
@@ -110,8 +97,8 @@ def test_every_reader_is_trained_from_what_it_begins_with_and_reads_every_length
         assert len([*rows]) == 2 * 2 * 2 * 2 * len(module.READINGS)
 
 
-def test_intervals_are_students_across_seeds() -> None:
-    interval = load_function(f"{SCRIPT}:interval")
+def test_intervals_are_students_across_seeds(commands: tuple[ModuleType, Commands]) -> None:
+    interval = commands[0].interval
     assert interval([60.0, 70.0, 80.0]) == "70 ± 25" and interval([60.0]) == "60"
 
 

@@ -49,8 +49,8 @@ async def _read_short(reading: Reading, chunks: Sequence[Chunk]) -> Conversation
     asked whether a chunk helps, and only if none does may the answer be that it is not there.
     """
     text = "".join(chunk.text for chunk in chunks)
-    doubtful = await asyncio.to_thread(hardly_names, text, reading.problem)
-    if doubtful and reading.model.judges:
+    judges = bool(reading.model.judges)
+    if judges and await asyncio.to_thread(hardly_names, text, reading.problem):
         helps = False
         async with aclosing(delegate("select", reading, chain(chunks))) as conversations:
             async for conversation in conversations:
