@@ -57,7 +57,7 @@ OWN_KINDS = {
     "several places": ("several",),
 }
 OURS: dict[str, dict[str, Any]] = {
-    **{name: verdicts.OURS[name] for name in ("default", "question as note")},
+    **{name: verdicts.OURS[name] for name in ("default", "default, one by one", "question as note")},
     **{name: {"workflow": name} for name in ("notes", "overwrite", "parallel", "tally")},
     **{name: verdicts.OURS[name] for name in ("rag", "full")},
 }

@@ -8,7 +8,10 @@
 choose some. All readers have the same model, greedy, and 64 tokens for an answer:
 
 - `default`: the whole document in one prompt if it is short, as those of HotpotQA and SQuADShifts are, else
-  `select`; `select`: judges all chunks of short ones too; `select, untrained`: without the LoRA for verdicts;
+  `select`, with all questions on a document together, so that every chunk is judged;
+- `default, one by one`: as a question is read alone, which ends once a chunk surely helps; it takes over the
+  verdicts of `default`, so its seconds count for nothing;
+- `select`: judges all chunks of short ones too; `select, untrained`: without the LoRA for verdicts;
 - `question as note`: `notes`, with the question itself in the place of every note: words alone choose;
 - `rag`: four passages of 256 tokens by BM25, with the gate by words that it ships with;
 - `BM25`, `dense`, `both`: four such passages by BM25, by all-MiniLM-L6-v2 (the best window of three sentences
@@ -114,6 +117,7 @@ class QuestionAsNote(Wrapper):
 
 OURS: dict[str, dict[str, Any]] = {
     "default": {"workflow": "auto"},
+    "default, one by one": {"workflow": "auto", "first_chunks": 16},
     "select": {"workflow": "select"},
     "select, untrained": {"workflow": "select"},
     "question as note": {"workflow": "notes"},
@@ -164,8 +168,10 @@ async def read_with(engine: Memo, reader: Reader, examples: Sequence[Example], m
     if reader.name in RETRIEVERS:
         await judge_together(engine, reader.name, examples)
         return [await answer_from_passages(engine, reader.name, example, model) for example in examples]
-    wrapped = QuestionAsNote(engine.engine) if reader.name == "question as note" else engine.engine
-    return await read_ours(wrapped, model, reader, examples)
+    if reader.name == "default, one by one":
+        return [row for example in examples for row in await read_ours(engine, model, reader, [example])]
+    wrapped = {"question as note": QuestionAsNote(engine.engine), "default": engine}
+    return await read_ours(wrapped.get(reader.name, engine.engine), model, reader, examples)
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:

@@ -29,6 +29,7 @@ DOCUMENT = "\n\n".join(
     f"Rain fell on hill {place}. Sheep went by road {place}. A cart stood near barn {place}. {more}"
     for place, more in enumerate(["", FACTS[0], "", TRAP, FACTS[1], "", FACTS[2], ""])
 )
+IN_THE_TEXTS_WORDS = DOCUMENT.replace(FACTS[0], "Instruments of the teacher: a cello.")
 SETTINGS = ReadSettings(workflow="select", chunk_tokens=40, memory_tokens=200, answer_tokens=40)
 INSTRUMENTS = ("cello", "flute", "harp")
 
@@ -115,6 +116,44 @@ def test_a_source_is_the_sentence_that_says_it_and_not_all_that_is_kept_around_i
     assert FACTS[0] != result.memory and statement.source
     assert statement.source.excerpt == FACTS[0]
     assert DOCUMENT[statement.source.start : statement.source.end] == FACTS[0]
+
+
+def test_if_one_of_the_likeliest_chunks_surely_helps_no_other_is_read() -> None:
+    result, (*updates, answer) = read(text=IN_THE_TEXTS_WORDS, first_chunks=3)
+    assert (len(updates), result.answer, result.stopped_early) == (3, "cello", True)
+    assert result.chunks == 3 and answer.kind == "answer"
+    assert [it.chunk_index for it in updates] == sorted(it.chunk_index for it in updates)
+
+
+def test_that_nothing_helps_is_not_said_before_all_chunks_are_read() -> None:
+    last = reader(verdict=lambda text, _: 3.0 if "harp" in text else 0.4 if "does own" in text else -5.0)
+    result, (*updates, _) = read(last, first_chunks=2)
+    assert (result.answer, len(updates), result.stopped_early) == ("harp", 7, False)
+    assert len({it.chunk_index for it in updates}) == 7
+    nothing = reader(verdict=lambda *_: -2.0)
+    result, updates = read(nothing, first_chunks=2)
+    assert (result.found, len(updates), result.stopped_early) == (False, 7, False)
+
+
+@pytest.mark.parametrize("asked", [{"rounds": 2}, {"screen": True}, {"first_chunks": 0}])
+def test_all_chunks_are_read_if_more_than_an_answer_is_wanted(asked: dict[str, object]) -> None:
+    result, _ = read(text=IN_THE_TEXTS_WORDS, **{"first_chunks": 2} | asked)
+    assert (result.chunks, result.stopped_early) == (7, False)
+
+
+def test_a_model_that_was_not_trained_to_judge_is_never_sure() -> None:
+    result, conversations = read(reader(judges=False), first_chunks=2)
+    assert (len(conversations), result.stopped_early) == (8, False)
+
+
+def test_a_read_that_stopped_early_resumes(tmp_path: Path) -> None:
+    trace, document = tmp_path / "read.jsonl", text_document(DOCUMENT, "a.txt")
+    settings = SETTINGS.replace(first_chunks=6)
+    whole, _ = run(reader(), document, settings, problem=PROBLEM, trace=trace)
+    again = reader()
+    result, _ = run(again, document, settings, problem=PROBLEM, trace=trace, resume=True)
+    assert again.prompts == [] and whole.stopped_early
+    assert (result.answer, result.chunks, result.stopped_early) == (whole.answer, 6, True)
 
 
 def test_a_second_round_sees_what_is_known() -> None:

@@ -142,17 +142,17 @@ class Addition:
                 async for conversation in conversations:
                     yield conversation
         except UnusableError:
-            if read.found.replaced or any(source.named for source in news.document.sources):
+            if read.blocks.replaced or any(source.named for source in news.document.sources):
                 raise
         finally:
-            self.skipped = tuple(dict.fromkeys((*self.skipped, *read.found.skipped)))
-        if not read.memory or not read.found.replaced:
-            self.unnoted = tuple(read.found.replaced)
+            self.skipped = tuple(dict.fromkeys((*self.skipped, *read.blocks.skipped)))
+        if not read.memory or not read.blocks.replaced:
+            self.unnoted = tuple(read.blocks.replaced)
             await asyncio.to_thread(notebooks.abandon, self._id)
             return
         names = ("memory", "model", "workflow", "chunks", "document_tokens", "spent", "cut")
         values = {name: getattr(read.result, name) for name in names} | {
-            "portions": tuple(portion for portion in news.portions if portion.name in read.found.replaced),
+            "portions": tuple(portion for portion in news.portions if portion.name in read.blocks.replaced),
             "memory_tokens": budget_tokens,
             "statements": read.progress.statements,
         }

@@ -6,6 +6,7 @@ Only an outline of each chunk is kept in memory; its text is read again for each
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -48,6 +49,7 @@ class Passes:
         self._on_chunk, self._on_pass, self._on_passed_over = on_chunk, on_pass, on_passed_over
         self._readable: list[Chunk] = []  # outlines, from the first chunk with text on
         self._behind: set[int] = set()  # handed out, or passed over
+        self._ahead: deque[Chunk] = deque()  # cut, for `first` to hand out
 
     def first(self) -> AsyncGenerator[Chunk, None]:
         """The chunks, as they are cut. Raises `DocumentError` if none of them has text."""
@@ -69,6 +71,19 @@ class Passes:
                 else:
                     self._behind.add(chunk.index)
                     self._on_passed_over(chunk)
+
+    async def is_within(self, tokens: int) -> bool:
+        """Whether all chunks together have at most so many tokens; call it before any is handed out.
+
+        Raises `DocumentError` if none has text.
+        """
+        async with aclosing(self._cut()) as chunks:
+            async for chunk in chunks:
+                self._ahead.append(chunk)
+                tokens -= chunk.tokens
+                if tokens < 0:
+                    return False
+        return True
 
     async def count(self) -> int:
         """The number of chunks; cuts what has not been cut. Raises `DocumentError` if none has text."""
@@ -122,7 +137,9 @@ class Passes:
         self._behind.add(chunk.index)
 
     async def _cut(self) -> AsyncGenerator[Chunk, None]:
-        """Cut what has not been cut yet."""
+        """Cut what has not been cut yet, after what was cut ahead."""
+        while self._ahead:
+            yield self._ahead.popleft()
         async for chunk in self._plan:
             if self._readable or chunk.text.strip():
                 self._readable.append(replace(chunk, text=""))

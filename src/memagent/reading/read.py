@@ -81,7 +81,7 @@ class Read:
         self.problem, self.document, self.engine = problem, document, engine
         self.settings = (settings or ReadSettings()).fill_from(engine.model.trained)
         self.workflow, self._workflow = choose_workflow(self.settings, engine.model.trained, answers)
-        self.found = document.blocks()
+        self.blocks = document.blocks()
         """What was found while the document was read: files left out, undecodable characters."""
         self.answer = ""
         self.has_answer = False
@@ -172,18 +172,18 @@ class Read:
                     yield last
             await self._conclude(last, reading)
         finally:
-            self.found.close()
+            self.blocks.close()
             if journal:
                 journal.close()
 
     async def _reading(self, engine: Engine) -> Reading:
         """What the conversations have in common. Raises `SettingsError` as `identity` does."""
-        budgets, mark = await asyncio.to_thread(lambda: (self.budgets, self.found.mark))
+        budgets, mark = await asyncio.to_thread(lambda: (self.budgets, self.blocks.mark))
         model, meter, exact = engine.model, self._meter, self.settings.chunk_ends == "exact"
         turns, own = model.reads_turn_tokens, self._workflow.prompts
         prompts = own.for_document(mark, guards_turns=turns, asks=self._asks)
         watch = self._hand_out, meter.begin_pass, meter.pass_over
-        passes = Passes(self.found, budgets.chunk_tokens, model.count_tokens, *watch, exact=exact)
+        passes = Passes(self.blocks, budgets.chunk_tokens, model.count_tokens, *watch, exact=exact)
         reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
         await reading.check_problem()
         return reading
@@ -249,7 +249,7 @@ class Read:
             model=self.engine.model.name,
             trace=str(self.trace) if self.trace else None,
             stopped_early=self.stopped_early,
-            sources=tuple(self.found.replaced),
+            sources=tuple(self.blocks.replaced),
         )
 
     def _open(self, engine: Engine) -> Journal | None:
@@ -261,10 +261,10 @@ class Read:
                 try:
                     on_record = journal.header["document"] if journal.header else {}
                     # Another installation, whose marks are others, may have begun the read.
-                    self.found.mark = on_record.get("mark", self.document.mark)
+                    self.blocks.mark = on_record.get("mark", self.document.mark)
                     journal.begin(self._header())
                     if on_record:
-                        self.found.retitle(on_record["titles"])
+                        self.blocks.retitle(on_record["titles"])
                 except BaseException:
                     journal.close()
                     raise
@@ -299,7 +299,7 @@ class Read:
                 **({"formats": formats} if {*formats} - {"text"} else {}),
                 "sources": [source.name for source in self.document.sources],
                 "titles": [source.title for source in self.document.sources],
-                "mark": self.found.mark,
+                "mark": self.blocks.mark,
             },
             "tokenizer": model.tokenizer,
             "budgets": self.budgets.in_force,

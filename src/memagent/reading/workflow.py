@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -16,7 +16,7 @@ from memagent.prompts import Prompts
 from memagent.reading.budgets import Budgets, fit_budgets, heading_tokens
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.sources import Provenance, Sources, Statement
-from memagent.settings import Options, Positive, ReadSettings, load_workflows
+from memagent.settings import Count, Options, Positive, ReadSettings, load_workflows
 from memagent.types import Chunk, Conversation, Model
 
 ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel)"
@@ -46,9 +46,15 @@ class Lookahead(Options):
 
 
 class Verdicts(Options):
-    """How often chunks are judged."""
+    """How often chunks are judged, and when no more are."""
 
+    in_step: ClassVar[Mapping[str, Any]] = {"first_chunks": 0}
     rounds: Positive = Field(default=1, description=ROUNDS)
+    first_chunks: Count = Field(
+        default=16,
+        description="how many chunks, those that share most words with the question, are judged first: "
+        "if one of them surely helps, no other is read (auto, select; 0: all are)",
+    )
 
 
 Run = Callable[[Reading, Chunks, str], Conversations]

@@ -129,8 +129,8 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
 
 
 def _warnings(read: Read, done: Result, failed: bool) -> Iterator[str]:
-    yield from read.found.skipped
-    if count := sum(read.found.replaced.values()):
+    yield from read.blocks.skipped
+    if count := sum(read.blocks.replaced.values()):
         yield f"{count} characters could not be decoded and were read as U+FFFD"
     if not (failed or done.found):
         lost = done.given_up and not done.memory

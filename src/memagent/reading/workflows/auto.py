@@ -26,20 +26,27 @@ async def auto(reading: Reading, chunks: Chunks, memory: str = "") -> Conversati
     It is read into a memory too if one is given, if no answer is wanted, or if chunks are to be screened.
     """
     first: list[Chunk] = []
-    if reading.answers and not memory and not reading.settings.screen:
-        first, short = await _take_up_to_half_the_window(reading, chunks)
-        if short:
-            async with aclosing(_read_short(reading, first)) as conversations:
-                try:
-                    async for conversation in conversations:
-                        yield conversation
-                    return
-                except ContextOverflowError:
-                    pass  # the window is smaller than the engine says
+    if not memory and await _is_short(reading):
+        first = [chunk async for chunk in chunks]
+        async with aclosing(_read_short(reading, first)) as conversations:
+            try:
+                async for conversation in conversations:
+                    yield conversation
+                return
+            except ContextOverflowError:
+                pass  # the window is smaller than the engine says
     name = "select" if reading.model.judges else "notes"
     async with aclosing(delegate(name, reading, chain(first, chunks), memory)) as conversations:
         async for conversation in conversations:
             yield conversation
+
+
+async def _is_short(reading: Reading) -> bool:
+    """Whether an answer is wanted, and the whole document takes at most half the window."""
+    if not reading.answers or reading.settings.screen:
+        return False
+    room_tokens = min(await reading.count_room(), reading.window_tokens // 2)
+    return await reading.passes.is_within(room_tokens)
 
 
 async def _read_short(reading: Reading, chunks: Sequence[Chunk]) -> Conversations:
@@ -63,17 +70,6 @@ async def _read_short(reading: Reading, chunks: Sequence[Chunk]) -> Conversation
     async with aclosing(delegate("full", reading, chain(chunks))) as conversations:
         async for conversation in conversations:
             yield conversation
-
-
-async def _take_up_to_half_the_window(reading: Reading, chunks: Chunks) -> tuple[list[Chunk], bool]:
-    """The chunks up to the one that exceeds half the window; whether those are all chunks."""
-    left, first = min(await reading.count_room(), reading.window_tokens // 2), list[Chunk]()
-    async for chunk in chunks:
-        first.append(chunk)
-        left -= chunk.tokens
-        if left < 0:
-            return first, False
-    return first, True
 
 
 WORKFLOW = keep_passages(auto, AUTO, options=(Verdicts,))

@@ -5,6 +5,9 @@ That costs one token a chunk. The memory holds the best chunks word for word and
 far as there is room, else the sentences most relevant to the problem. The answer is made from the best chunk,
 and from those that are nearly as good.
 
+A model that was trained to judge begins with the chunks that share most words with the problem. If one of
+them surely helps, the others are not read; that nothing helps is never said before all are read.
+
 With more `rounds`, all chunks are judged again along with what is known by then, which may name what the
 problem does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -23,7 +27,7 @@ from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
 from memagent.reading.finds import keep_passages
 from memagent.reading.locating import count_words, coverage, falls_short, locate
-from memagent.reading.ranking import Rarity
+from memagent.reading.ranking import Rarity, best_chunks
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
 from memagent.reading.workflow import Verdicts, chain, delegate, take_each
@@ -42,19 +46,25 @@ _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it
 MIN_HELPS = -0.3
 """Log-odds, below which a chunk does not help by a model that was trained to judge."""
 
+MIN_SURE = 0.5
+"""Log-odds, from which a chunk surely helps by such a model."""
+
 _log = logging.getLogger("memagent")
 
 
 async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
-    """Judge all chunks, keep the best, and answer from the best of these.
+    """Judge the chunks, keep the best, and answer from the best of these.
 
     Raises `SettingsError` for a memory that holds anything but passages.
     """
+    best = Best(reading)
+    likeliest = [] if memory else await _find_likeliest(reading, best)
+    chunks = reading.passes.only(likeliest) if likeliest else chunks
     first = await anext(chunks, None)
     if first is None:  # all were passed over
         return
     judgements = [conversation async for conversation in reading.judge(first)]
-    if judgements[0].verdict is None:
+    if judgements[0].verdict is None and not likeliest:
         if reading.prompts.asks:  # else it is a forecast
             _warn_of_words(reading.model.name)
         for conversation in judgements:  # it was paid for
@@ -63,19 +73,41 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
             async for conversation in conversations:
                 yield conversation
         return
-    best = Best(reading)
     for number, excerpt in enumerate(excerpts_of(memory), 1):
         yield best.take_excerpt(await reading.judge_text(excerpt.source.excerpt, memory), excerpt, -number)
     for conversation in judgements:
         yield await asyncio.to_thread(best.take, conversation, first)
-    for number in range(reading.settings.of(Verdicts).rounds):
-        known = best.shown if number else ""
-        async with aclosing(_judge(reading, reading.passes.again() if number else chunks, known)) as judged:
+    async for some, known in _passes(reading, best, chunks, likeliest):
+        async with aclosing(_judge(reading, some, known)) as judged:
             async for chunk, judgements in judged:
                 for conversation in judgements:
                     yield await asyncio.to_thread(best.take, conversation, chunk)
     async for answer in reading.conclude(best.memory, best.shown, best.is_doubtful):
         yield answer
+
+
+async def _find_likeliest(reading: Reading, best: Best) -> list[int]:
+    """The indices of the chunks that share most words with the problem; none if all are read in order.
+
+    Only a model that was trained to judge tells what is sure, and only an answer needs no more.
+    """
+    options = reading.settings.of(Verdicts)
+    first = options.first_chunks if options.rounds == 1 and not reading.settings.screen else 0
+    if not (first and reading.answers and reading.model.judges and reading.prompts.asks):
+        return []
+    return await best_chunks(reading.problem, best.watch(reading.passes.looked_through()), first)
+
+
+async def _passes(
+    reading: Reading, best: Best, chunks: Chunks, likeliest: Sequence[int]
+) -> AsyncGenerator[tuple[Chunks, str], None]:
+    """Chunks to judge, and what is known then: the first, the others unless one surely helps, all again."""
+    yield chunks, ""
+    if likeliest and best.surest < MIN_SURE:
+        others = set(range(await reading.passes.count())) - set(likeliest)
+        yield reading.passes.only(sorted(others)), ""
+    for _ in range(1, reading.settings.of(Verdicts).rounds):
+        yield reading.passes.again(), best.shown
 
 
 def _judge(
@@ -110,8 +142,10 @@ class Best:
         self._reading = reading
         self._judged: dict[int, Judged] = {}  # by the chunk's index; below 0 what the read started from
         self._chosen: list[tuple[Judged, tuple[Source, ...]]] = []  # best first, with what the memory has
-        self._rarity, self._counted = Rarity(), -1
+        self._rarity, self._counted = Rarity(), set[int]()
         self.memory = ""
+        self.surest = -math.inf
+        """The highest verdict, in log-odds."""
 
     @property
     def is_doubtful(self) -> bool:
@@ -135,14 +169,19 @@ class Best:
             for sources in best
         )
 
+    async def watch(self, chunks: Chunks) -> Chunks:
+        """The chunks, the words of each counted."""
+        async for chunk in chunks:
+            await asyncio.to_thread(self._count, chunk)
+            yield chunk
+
     def take(self, conversation: Conversation, chunk: Chunk) -> Conversation:
         """Keep the chunk if it is among the best; returns the conversation with the new memory."""
-        if chunk.index > self._counted:
-            count_words(chunk, self._rarity)
-            self._counted = chunk.index
+        self._count(chunk)
         verdict, before = self._verdict_of(conversation), self._judged.get(chunk.index)
         if verdict is None:
             return replace(conversation, memory=self.memory)
+        self.surest = max(self.surest, verdict)
         problem, span = self._reading.problem, conversation.span or (chunk.start, chunk.end)
         worth = verdict + _WORDS * coverage(problem, chunk.text, self._rarity)
         if self._is_among_best(worth) and (before is None or worth > before.worth):
@@ -157,6 +196,11 @@ class Best:
         if verdict is not None:
             self._keep(number, Judged(verdict, (excerpt.source,), ()))
         return replace(conversation, memory=self.memory)
+
+    def _count(self, chunk: Chunk) -> None:
+        if chunk.index not in self._counted:
+            count_words(chunk, self._rarity)
+            self._counted.add(chunk.index)
 
     def _verdict_of(self, conversation: Conversation) -> float | None:
         """The verdict; None if the chunk counts as no help.
