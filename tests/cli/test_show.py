@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 import memagent
+from facts import section
 from fixtures import Capture
+from function_engine import FunctionEngine
 from memagent.cli import main
 from memagent.cli.journals import Spans
+from memagent.types import Completion
 
 REPLIES = ["A hat was lost. It is black.", "UNCHANGED", "A hat was lost. It is brown.\nENOUGH", "The hat."]
 
@@ -68,6 +71,16 @@ def test_a_reply_that_left_the_memory_unchanged_is_reported(tmp_path: Path, caps
         "unchanged: 'Nobody speaks of a hat.'",
         f"answer: {trajectory.answer}",
     ]
+
+
+def test_a_verdict_is_shown(tmp_path: Path, capsys: Capture) -> None:
+    trace, document = tmp_path / "trace.jsonl", memagent.text_document("A hat was lost. " * 50)
+    verdict = Completion("No", alternatives={"Yes": -2.0, "No": -0.5})
+    engine = FunctionEngine(lambda prompt: verdict if section(prompt, "text") else "A hat.")
+    settings = memagent.Settings(read=memagent.ReadSettings(workflow="select", chunk_tokens=100))
+    memagent.read("What was lost?", document, engine=engine, trace=trace, settings=settings)
+    assert main(["show", str(trace)]) == 0
+    assert ", verdict -1.5\n" in capsys.readouterr().out
 
 
 def test_an_unfinished_journal_is_shown_as_far_as_it_goes(tmp_path: Path, capsys: Capture) -> None:

@@ -584,7 +584,7 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
         step(1, "A. B.", (10, 15), unusable=[usage(7)]),
         step(1, "A. B.", (15, 20), ignored="MEMORY"),
         step(2, "A. B.", (20, 30), unused=True),
-        step(2, "A. B.", (20, 30)),
+        step(2, "A. B.", (20, 30), verdict=-1.26),
         step(2, "A. B. C.", (20, 30), enough=True, usage={**usage(2000), "cached_tokens": 1500}),
         step(None, "A. B. C.", None, seconds=125.0),
         {"type": "answer", "answer": "C."},
@@ -597,7 +597,7 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
         "chunk 1 · memory changed · reply cut at its token budget",
         "chunk 2 · memory changed · part of a chunk that was split",
         "chunk 2 · memory unchanged · replied “MEMORY” · part of a chunk that was split",
-        "chunk 3 · memory unchanged · 10",
+        "chunk 3 · verdict -1.3 · memory unchanged · 10",
         "memory changed · asked once more · enough is known · 2,000 (1,500 cached) + 5 tokens",
         "the answer · 10 + 5 tokens · 2 min",
     ):

@@ -17,6 +17,7 @@ import click
 from memagent.cli.flags import PATH
 from memagent.cli.follow_up import newest_journal, reopen
 from memagent.cli.messages import say, say_changes, say_styled, warn
+from memagent.cli.progress import describe_verdict
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
@@ -88,7 +89,8 @@ def show(trace: Path | None, chunks: bool) -> None:
 
 def _print_step(step: Conversation, before: str, spans: Spans | None) -> None:
     usage, cut = step.completion.usage, ", cut" if step.completion.finish_reason == "length" else ""
-    cost = f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens{cut}, {step.seconds:.1f} s"
+    tokens = f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens{cut}"
+    cost = f"{tokens}, {step.seconds:.1f} s{describe_verdict(step)}"
     if step.kind == "answer":
         say_styled(f"answering: {cost}", "dim")
         return

@@ -203,6 +203,11 @@ def describe_left(progress: RunProgress) -> str:
     return f"{clock(seconds)}{cost} left"
 
 
+def describe_verdict(conversation: Conversation) -> str:
+    """The verdict on a chunk, after what else is said of it: ", verdict -1.2"."""
+    return "" if conversation.verdict is None else f", verdict {conversation.verdict:+.1f}"
+
+
 def _line(progress: Progress, conversation: Conversation, before: str) -> str:
     seconds = f"{conversation.seconds:.1f} s"
     if conversation.kind == "answer":
@@ -211,9 +216,10 @@ def _line(progress: Progress, conversation: Conversation, before: str) -> str:
         return answered + recalled if progress.recalled else answered
     if conversation.unused:
         return f"{_describe_chunk(progress)}: {seconds}, asked ahead, not used"
+    what = f"{_describe_chunk(progress)}: {seconds}{describe_verdict(conversation)}"
     if conversation.memory == before:
-        return f"{_describe_chunk(progress)}: {seconds}, memory unchanged"
-    return f"{_describe_chunk(progress)}: {seconds}, memory: {_preview(conversation.memory, before)}"
+        return f"{what}, memory unchanged"
+    return f"{what}, memory: {_preview(conversation.memory, before)}"
 
 
 def _describe_chunk(progress: Progress) -> str:

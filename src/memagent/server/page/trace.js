@@ -56,6 +56,7 @@ export class Trace {
       before,
       enough: line.enough,
       ignored: line.ignored ?? "",
+      verdict: line.verdict ?? null,
       seconds: line.seconds,
       cut: line.finish_reason === "length",
       usage: line.usage,

@@ -61,6 +61,7 @@ export function stepLine(trace, place) {
 
 function notesOf(step) {
   const notes = [];
+  if (step.verdict !== null) notes.push(`verdict ${step.verdict > 0 ? "+" : ""}${step.verdict.toFixed(1)}`);
   if (step.kind !== "answer") notes.push(step.changed ? "memory changed" : "memory unchanged");
   if (step.ignored) notes.push(`replied “${step.ignored.slice(0, 80)}”`);
   if (step.split) notes.push("part of a chunk that was split");
