@@ -229,10 +229,9 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
     for text, group in groupby(examples, key=lambda item: item.document):
         asked = list(group)
         document, started = text_document(text), time.perf_counter()
-        settings = settings.in_step() if len(asked) > 1 else settings
         seats = Together(engine, len(asked)).seats
         reads = [
-            Read(question.problem, document, seat, settings)
+            Read(question.problem, document, seat, settings, in_step=len(asked) > 1)
             for question, seat in zip(asked, seats, strict=True)
         ]
         errors = await asyncio.gather(*map(_finish, reads, seats))

@@ -9,8 +9,8 @@ choose some. All readers have the same model, greedy, and 64 tokens for an answe
 
 - `default`: the whole document in one prompt if it is short, as those of HotpotQA and SQuADShifts are, else
   `select`, with all questions on a document together, so that every chunk is judged;
-- `default, one by one`: as a question is read alone, which ends once a chunk surely helps; it takes over the
-  verdicts of `default`, so its seconds count for nothing;
+- `default, one by one`: each question read on its own, which ends after the 16 likeliest chunks if one of
+  them helps clearly enough; it takes over the verdicts of `default`, so its seconds mean nothing;
 - `select`: judges all chunks of short ones too; `select, untrained`: without the LoRA for verdicts;
 - `question as note`: `notes`, with the question itself in the place of every note: words alone choose;
 - `rag`: four passages of 256 tokens by BM25, with the gate by words that it ships with;
@@ -116,8 +116,8 @@ class QuestionAsNote(Wrapper):
 
 
 OURS: dict[str, dict[str, Any]] = {
-    "default": {"workflow": "auto"},
-    "default, one by one": {"workflow": "auto", "first_chunks": 16},
+    "default": {"workflow": "auto", "likeliest_chunks": 0},
+    "default, one by one": {"workflow": "auto", "likeliest_chunks": 16},
     "select": {"workflow": "select"},
     "select, untrained": {"workflow": "select"},
     "question as note": {"workflow": "notes"},

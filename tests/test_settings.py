@@ -208,11 +208,6 @@ def test_the_ends_of_the_ranges_are_allowed() -> None:
 # Secrets
 
 
-def test_reads_of_one_document_side_by_side_read_the_same_unless_the_user_says_otherwise() -> None:
-    assert ReadSettings(max_calls=3).in_step() == ReadSettings(max_calls=3, first_chunks=0)
-    assert ReadSettings(first_chunks=5).in_step() == ReadSettings(first_chunks=5)
-
-
 def test_the_key_is_never_shown(tmp_path: Path) -> None:
     settings = EngineSettings(api_key="sk-secret", base_url="http://x")
     assert "sk-secret" not in repr(settings)

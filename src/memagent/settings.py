@@ -127,8 +127,6 @@ class Options(StrictModel):
     """Whether the conversations that a read uses depend on them: then it is resumed only with the same."""
     skip: ClassVar[bool] = False
     """Whether they may leave a part of the document unread, as `screen` does."""
-    in_step: ClassVar[Mapping[str, Any]] = {}
-    """The values for reads of one document side by side, which share what they read if it is the same."""
 
 
 @cache
@@ -235,11 +233,6 @@ class ReadSettings(StrictModel):
         kinds = option_kinds()
         options = {name: value for name, value in self.options.items() if not kinds[name].skip}
         return self.replace(screen=False, options=options)
-
-    def in_step(self) -> Self:
-        """These settings for several reads of one document side by side; what was set stays."""
-        values = {name: value for kind in option_kinds().values() for name, value in kind.in_step.items()}
-        return self.replace(options={**values, **self.options})
 
     def in_turn(self) -> Self:
         """These settings without options that only make a read faster: no call is made in vain."""

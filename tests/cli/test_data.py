@@ -78,6 +78,7 @@ def test_the_sample_is_named_for_what_it_is(tmp_path: Path, capsys: Captured) ->
         (["vt", "--length", "3000", "--start", "-1"], "--start': -1 is not in the range"),
         (["vt", "--length", "3000", "--tokenizer", "none.json"], "none.json"),
         (["longbench_qasper"], "THUDM/LongBench"),
+        (["longbench_v2_long", "--longbench-v2", "none.json"], "there is no file none.json"),
         (["hqa", "--documents", "20", "--hotpot", "none.json"], "there is no file none.json"),
         (["musique", "--documents", "20", "--count", "16"], "the set has 15 questions"),
         (["musique", "--documents", "20", "--start", "15"], "the set has 15 questions"),
@@ -96,7 +97,7 @@ def test_the_list_names_every_task_and_where_its_texts_come_from(capsys: Capture
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == list(TASKS) and len(RULER) == 13
     assert next(line for line in lines if line.startswith("qa_2 ")).endswith("hotpot: the sample")
-    assert "longbench: missing" in lines[-1]
+    assert "longbench_v2: missing" in lines[-1]
 
 
 def test_fetching_what_has_another_home_tells_which(capsys: Captured) -> None:

@@ -11,7 +11,15 @@ import pytest
 
 from facts import run, section
 from function_engine import FunctionEngine
-from memagent import Completion, Conversation, Read, ReadSettings, Result, open_document, text_document
+from memagent import (
+    Completion,
+    Conversation,
+    Read,
+    ReadSettings,
+    Result,
+    open_document,
+    text_document,
+)
 from memagent.concurrency import drain
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.excerpts import excerpts_of
@@ -118,8 +126,8 @@ def test_a_source_is_the_sentence_that_says_it_and_not_all_that_is_kept_around_i
     assert DOCUMENT[statement.source.start : statement.source.end] == FACTS[0]
 
 
-def test_if_one_of_the_likeliest_chunks_surely_helps_no_other_is_read() -> None:
-    result, (*updates, answer) = read(text=IN_THE_TEXTS_WORDS, first_chunks=3)
+def test_if_one_of_the_likeliest_chunks_helps_clearly_no_other_is_read() -> None:
+    result, (*updates, answer) = read(text=IN_THE_TEXTS_WORDS, likeliest_chunks=3)
     assert (len(updates), result.answer, result.stopped_early) == (3, "cello", True)
     assert result.chunks == 3 and answer.kind == "answer"
     assert [it.chunk_index for it in updates] == sorted(it.chunk_index for it in updates)
@@ -127,33 +135,45 @@ def test_if_one_of_the_likeliest_chunks_surely_helps_no_other_is_read() -> None:
 
 def test_that_nothing_helps_is_not_said_before_all_chunks_are_read() -> None:
     last = reader(verdict=lambda text, _: 3.0 if "harp" in text else 0.4 if "does own" in text else -5.0)
-    result, (*updates, _) = read(last, first_chunks=2)
+    result, (*updates, _) = read(last, likeliest_chunks=2)
     assert (result.answer, len(updates), result.stopped_early) == ("harp", 7, False)
     assert len({it.chunk_index for it in updates}) == 7
     nothing = reader(verdict=lambda *_: -2.0)
-    result, updates = read(nothing, first_chunks=2)
+    result, updates = read(nothing, likeliest_chunks=2)
     assert (result.found, len(updates), result.stopped_early) == (False, 7, False)
 
 
-@pytest.mark.parametrize("asked", [{"rounds": 2}, {"screen": True}, {"first_chunks": 0}])
+@pytest.mark.parametrize("asked", [{"rounds": 2}, {"screen": True}, {"likeliest_chunks": 0}])
 def test_all_chunks_are_read_if_more_than_an_answer_is_wanted(asked: dict[str, object]) -> None:
-    result, _ = read(text=IN_THE_TEXTS_WORDS, **{"first_chunks": 2} | asked)
+    result, _ = read(text=IN_THE_TEXTS_WORDS, **{"likeliest_chunks": 2} | asked)
     assert (result.chunks, result.stopped_early) == (7, False)
 
 
 def test_a_model_that_was_not_trained_to_judge_is_never_sure() -> None:
-    result, conversations = read(reader(judges=False), first_chunks=2)
+    result, conversations = read(reader(judges=False), likeliest_chunks=2)
     assert (len(conversations), result.stopped_early) == (8, False)
+
+
+def test_reads_that_go_in_step_read_the_same_chunks() -> None:
+    document, settings = text_document(IN_THE_TEXTS_WORDS, "a.txt"), SETTINGS.replace(likeliest_chunks=3)
+    read = Read(PROBLEM, document, reader(), settings, in_step=True)
+    asyncio.run(drain(aiter(read)))
+    assert (read.progress.chunks, read.stopped_early) == (7, False)
 
 
 def test_a_read_that_stopped_early_resumes(tmp_path: Path) -> None:
     trace, document = tmp_path / "read.jsonl", text_document(DOCUMENT, "a.txt")
-    settings = SETTINGS.replace(first_chunks=6)
+    settings = SETTINGS.replace(likeliest_chunks=6)
     whole, _ = run(reader(), document, settings, problem=PROBLEM, trace=trace)
     again = reader()
     result, _ = run(again, document, settings, problem=PROBLEM, trace=trace, resume=True)
     assert again.prompts == [] and whole.stopped_early
     assert (result.answer, result.chunks, result.stopped_early) == (whole.answer, 6, True)
+    more = reader()
+    result, _ = run(
+        more, document, settings.replace(likeliest_chunks=0), problem=PROBLEM, trace=trace, resume=True
+    )
+    assert (len(more.prompts), result.chunks, result.stopped_early) == (1, 7, False)
 
 
 def test_a_second_round_sees_what_is_known() -> None:
@@ -210,6 +230,17 @@ def test_an_engine_that_tells_no_probabilities_notes_on_every_chunk_and_says_so(
     assert result.answer == "rain"
     assert "silent tells no log-probabilities" in caplog.text
     assert sum(it.verdict for it in engine.samplings) == 1
+
+
+def test_so_it_does_where_the_likeliest_chunks_were_to_be_enough(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FunctionEngine(
+        lambda prompt: "Rain on hill 3." if section(prompt, "text") else "rain",
+        count_tokens=estimate_tokens, tokenizer=ESTIMATE, name="silent too", judges="trained",
+    )  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        result, _ = read(engine, likeliest_chunks=3)
+    assert result.answer == "rain" and "silent too tells no log-probabilities" in caplog.text
+    assert not result.stopped_early
 
 
 def test_in_training_the_word_that_was_drawn_decides() -> None:

@@ -43,7 +43,7 @@ from memagent.reading.progress import Result
 from memagent.reading.read import Read
 from memagent.reading.tally.questions import asks_to_count
 from memagent.runs.each import Survey
-from memagent.settings import ReadSettings, Settings, user_cache_path
+from memagent.settings import Settings, user_cache_path
 from memagent.types import Engine, flatten
 
 _MAX_TOGETHER = 32
@@ -76,12 +76,6 @@ class AskRequest:
     before: Header | None = None
     passes: list[Pass] = field(default_factory=list)
     on_result: Callable[[Result], None] = lambda _result: None
-
-    @property
-    def read_settings(self) -> ReadSettings:
-        """How to read for each question: several share what they read."""
-        settings = self.settings.read
-        return settings.in_step() if len(self.questions) > 1 else settings
 
 
 @click.command(cls=Command, options_metavar="[OPTIONS]", short_help="Answer questions about documents.")
@@ -265,8 +259,8 @@ async def _answer(
     noted = False
     try:
         read = Read(
-            question.text, request.document, seat, request.read_settings,
-            trace=question.traces, resume=request.resume,
+            question.text, request.document, seat, request.settings.read,
+            trace=question.traces, resume=request.resume, in_step=len(request.questions) > 1,
         )  # fmt: skip
         seat.progress = partial(getattr, read, "progress")
         display.begin(question.number, read)
@@ -286,9 +280,10 @@ async def _answer(
             request.passes.append(read.blocks)
     if read.keeps_memory and not noted and read.progress.spent.calls:  # answered at once, from all of it
         display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
-    if read.stopped_early and not read.settings.options.get("early_exit"):
-        of = f"{read.progress.chunks} of about {read.progress.chunks_in_all} chunks"
-        display.remark(f"read {of}: one of them surely helps (--first-chunks 0 reads all)")
+    if read.stopped_early:
+        all_chunks = f" of about {count}" if (count := read.progress.chunks_in_all) else ""
+        chunks = f"{read.progress.chunks}{all_chunks} chunks"
+        display.remark(f"{chunks} were enough, the others were not read (--likeliest-chunks, --early-exit)")
     if (given_up := read.progress.given_up) and read.memory:
         display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")
     for doubt in await asyncio.to_thread(doubts_of, read, noted):

@@ -47,7 +47,8 @@ def corpus_flags(function: Function) -> Function:
     only = "a file of examples: ask only those of a set's questions that it contains"
     command = click.option("--questions", type=PATH, metavar="FILE", help=only)(command)
     for name, home in reversed(HOMES.items()):
-        command = click.option(f"--{name}", f"corpus_{name}", type=PATH, metavar="FILE", help=home)(command)
+        flag = f"--{name.replace('_', '-')}"
+        command = click.option(flag, f"corpus_{name}", type=PATH, metavar="FILE", help=home)(command)
     return command  # type: ignore[return-value]
 
 
@@ -127,7 +128,7 @@ def list_tasks() -> None:
     """List the tasks and where their texts would come from."""
     say(f"{'task':26}{'scorer':20}{'size':12}made from")
     for task in TASKS.values():
-        size = "documents" if task.documents else "its own" if task.corpus == "longbench" else "tokens"
+        size = "documents" if task.documents else "its own" if task.own_lengths else "tokens"
         origin = "nothing"
         if task.corpus:
             try:

@@ -38,7 +38,7 @@ def flags() -> dict[str, str]:
     others = (
         "about", "absent", "allow_origin", "data", "documents", "examples", "follow_links", "host", "keys",
         "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume", "to", "trace", "verbose",
-        "essays", "squad", "hotpot", "2wiki", "musique", "longbench",
+        "essays", "squad", "hotpot", "2wiki", "musique", "longbench", "longbench_v2",
     )  # fmt: skip
     named = {name: f"--{name.replace('_', '-')}" for name in (*settings_by_name(), *others)}
     return named | {

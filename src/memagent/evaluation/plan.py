@@ -101,7 +101,7 @@ class EvaluationPlan:
         """Each task at each of its sizes. A task made of documents uses `documents` if any are given."""
         cells: list[Cell] = []
         for task in self.tasks:
-            if TASKS[task].corpus == "longbench":  # its documents have lengths of their own
+            if TASKS[task].own_lengths:
                 cells.append(Cell(task))
             elif self.documents and TASKS[task].documents:
                 cells += [Cell(task, documents=number) for number in self.documents]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from memagent.documents.chunking import halve
@@ -25,7 +25,7 @@ from memagent.reading.verdicts import log_odds
 from memagent.settings import DEFAULT_WINDOW_TOKENS, ReadSettings
 from memagent.types import ESTIMATE, Chunk, Completion, Conversation, Engine, Message, Model, Sampling
 
-Chunks = AsyncIterator[Chunk]
+Chunks = AsyncGenerator[Chunk, None]
 Conversations = AsyncGenerator[Conversation, None]
 
 UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
@@ -44,7 +44,8 @@ class Reading:
     """What the conversations of one read have in common: a workflow holds them through this.
 
     It has no state, so conversations may run side by side. Without `answers`, the read ends with its memory:
-    a workflow that keeps one then makes no answer.
+    a workflow that keeps one then makes no answer. Reads `in_step` share what they read of one document, as
+    long as all of them read it from beginning to end.
     """
 
     problem: str
@@ -54,6 +55,7 @@ class Reading:
     passes: Passes
     settings: ReadSettings = field(default_factory=ReadSettings)
     answers: bool = True
+    in_step: bool = False
 
     @property
     def model(self) -> Model:

@@ -73,7 +73,7 @@ class Passes:
                     self._on_passed_over(chunk)
 
     async def is_within(self, tokens: int) -> bool:
-        """Whether all chunks together have at most so many tokens; call it before any is handed out.
+        """Whether all chunks together have at most so many tokens. Call it once, before any is handed out.
 
         Raises `DocumentError` if none has text.
         """

@@ -57,6 +57,7 @@ class Read:
         asks: whether to ask the model about a reply that no marker explains; not in training.
         answers: whether the read ends with an answer; otherwise it ends with the memory alone, and its
             journal with the last update.
+        in_step: whether other reads of the document ask beside this one, in step (`Together`).
 
     Raises `SettingsError` for an empty problem, an unknown workflow or bad templates, and without `answers`
     for a workflow that keeps no memory; all other errors are raised during iteration.
@@ -75,6 +76,7 @@ class Read:
         statements: Sequence[Statement] = (),
         asks: bool = True,
         answers: bool = True,
+        in_step: bool = False,
     ) -> None:
         if not problem.strip():
             raise SettingsError("the problem is empty: ask a question")
@@ -95,6 +97,7 @@ class Read:
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._beginnings: dict[str, int] = {}  # of the files' texts in the document
         self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
+        self._in_step = in_step
         self._journal: Journal | None = None
         progress = Progress(memory=memory, statements=tuple(statements))
         self._meter = Meter(self.settings, document, progress)
@@ -184,7 +187,9 @@ class Read:
         prompts = own.for_document(mark, guards_turns=turns, asks=self._asks)
         watch = self._hand_out, meter.begin_pass, meter.pass_over
         passes = Passes(self.blocks, budgets.chunk_tokens, model.count_tokens, *watch, exact=exact)
-        reading = Reading(self.problem, engine, prompts, budgets, passes, self.settings, self._answers)
+        reading = Reading(
+            self.problem, engine, prompts, budgets, passes, self.settings, self._answers, self._in_step
+        )
         await reading.check_problem()
         return reading
 

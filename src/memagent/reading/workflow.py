@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -46,14 +46,20 @@ class Lookahead(Options):
 
 
 class Verdicts(Options):
-    """How often chunks are judged, and when no more are."""
+    """How often chunks are judged."""
 
-    in_step: ClassVar[Mapping[str, Any]] = {"first_chunks": 0}
     rounds: Positive = Field(default=1, description=ROUNDS)
-    first_chunks: Count = Field(
+
+
+class Likeliest(Options):
+    """How many chunks may be enough. A read of fewer is resumed with more, and the other way round."""
+
+    decide: ClassVar[bool] = False
+    skip: ClassVar[bool] = True
+    likeliest_chunks: Count = Field(
         default=16,
-        description="how many chunks, those that share most words with the question, are judged first: "
-        "if one of them surely helps, no other is read (auto, select; 0: all are)",
+        description="how many chunks, those that share the most words with the question, are judged first: "
+        "if one of them helps clearly enough, no other is read (auto, select; 0: all are)",
     )
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memagent.errors import SettingsError
-from memagent.tasks import longbench, needle, qa, words
+from memagent.tasks import longbench, longbench_v2, needle, qa, words
 from memagent.tasks.corpora import Corpora
 from memagent.tasks.files import load_examples, write_examples
 from memagent.tasks.recipe import Recipe, Task
 from memagent.types import Example
 
 TASKS: dict[str, Task] = {
-    task.name: task for module in (needle, words, qa, longbench) for task in module.tasks()
+    task.name: task for module in (needle, words, qa, longbench, longbench_v2) for task in module.tasks()
 }
 """Every task by name."""
 

@@ -38,6 +38,7 @@ HOMES = {
     "2wiki": "2WikiMultihopQA's dev.json, from github.com/Alab-NII/2wikimultihop",
     "musique": "musique_ans_v1.0_dev.jsonl, from github.com/StonyBrookNLP/musique",
     "longbench": "LongBench's JSONL, a file or a folder, from github.com/THUDM/LongBench",
+    "longbench_v2": "LongBench v2's data.json, from github.com/THUDM/LongBench",
 }
 """Where to get each corpus."""
 

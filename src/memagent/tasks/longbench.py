@@ -46,6 +46,7 @@ def tasks() -> list[Task]:
             room,
             corpus="longbench",
             questions=partial(_count, subset),
+            own_lengths=True,
         )
         for subset, (room, _) in _SUBSETS.items()
     ]

@@ -77,7 +77,8 @@ class Task:
 
     `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs; `documents` the usual sizes
     in documents, if it has any; `corpus` the name of what it is made from; `can_be_absent` whether
-    `Recipe.absent` applies; `questions` counts the available examples, if the corpora limit them.
+    `Recipe.absent` applies; `questions` counts the available examples, if the corpora limit them;
+    `own_lengths` whether its documents are what they are, so that no size can be asked for.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Task:
     corpus: str | None = None
     can_be_absent: bool = False
     questions: Callable[[Corpora], int] | None = None
+    own_lengths: bool = False
 
     @property
     def wants_all(self) -> bool:

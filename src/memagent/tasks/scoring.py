@@ -27,6 +27,8 @@ _DASH_OR_BEYOND = re.compile(r"[-\u0080-\U0010ffff]")
 _MARKS = ("Pc", "Ps", "Pe", "Pi", "Pf", "Po", "Sc")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _ANSWER_IS = re.compile(r"\bthe\s+(?:final\s+)?answer\s+is\b[\s:]*", re.IGNORECASE)
+_CHOSEN = re.compile(r"The correct answer is \(([A-D])\)")
+_CHOSEN_BARE = re.compile(r"The correct answer is ([A-D])")
 _TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
 _TEX_NOISE = re.compile(r"\s|\\!|\\left|\\right|\^\{\\circ\}|\^\\circ|\\\$|\\%|(?<=\\)[td](?=frac)")
 _DECLINES = re.compile(
@@ -104,6 +106,16 @@ def boxed_match(prediction: str, answers: tuple[str, ...]) -> float:
     return float(closed and bool(box) and _TEX_NOISE.sub("", box) in golds)
 
 
+def choice(prediction: str, answers: tuple[str, ...]) -> float:
+    """1 if the reply says "The correct answer is (B)", with or without brackets (LongBench v2's scorer).
+
+    The first with brackets counts, or else the first without; stars are ignored. Another wording is wrong.
+    """
+    text = prediction.replace("*", "")
+    match = _CHOSEN.search(text) or _CHOSEN_BARE.search(text)
+    return float(match is not None and match.group(1) in answers)
+
+
 def rouge_l(prediction: str, answers: tuple[str, ...]) -> float:
     """The best ROUGE-L F1 with an answer, for summaries, as LongBench gets it from the package `rouge` 1.0.1.
 
@@ -124,8 +136,9 @@ SCORERS: dict[str, Scorer] = {
     "published_substring_match": published_substring_match,
     "boxed_match": boxed_match,
     "rouge_l": rouge_l,
+    "choice": choice,
 }
-_SEE_THE_REPLY = ("string_match_all", "string_match_part", "boxed_match", "rouge_l")
+_SEE_THE_REPLY = ("string_match_all", "string_match_part", "boxed_match", "rouge_l", "choice")
 
 
 def score_reply(scorer: str, reply: str, answers: tuple[str, ...]) -> float:

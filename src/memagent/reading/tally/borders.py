@@ -41,7 +41,7 @@ _SURE = _BORDERS[:-2]
 async def whole_records(chunks: Chunks, count_tokens: TokenCounter) -> AsyncGenerator[Chunk, None]:
     """The chunks, each moved to where records end."""
     before: Chunk | None = None
-    async with aclosing(chunks):  # type: ignore[type-var]
+    async with aclosing(chunks):
         async for chunk in chunks:
             if before and _goes_on(before, chunk):
                 whole, rest = await asyncio.to_thread(_divide, before, count_tokens)

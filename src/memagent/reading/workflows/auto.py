@@ -16,7 +16,7 @@ from memagent.prompts import AUTO, WHOLE
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.finds import keep_passages
 from memagent.reading.locating import hardly_names
-from memagent.reading.workflow import Verdicts, chain, delegate
+from memagent.reading.workflow import Likeliest, Verdicts, chain, delegate
 from memagent.types import Chunk
 
 
@@ -59,6 +59,7 @@ async def _read_short(reading: Reading, chunks: Sequence[Chunk]) -> Conversation
     judges = bool(reading.model.judges)
     if judges and await asyncio.to_thread(hardly_names, text, reading.problem):
         helps = False
+        reading = replace(reading, settings=reading.settings.replace(likeliest_chunks=0))
         async with aclosing(delegate("select", reading, chain(chunks))) as conversations:
             async for conversation in conversations:
                 yield conversation
@@ -72,4 +73,4 @@ async def _read_short(reading: Reading, chunks: Sequence[Chunk]) -> Conversation
             yield conversation
 
 
-WORKFLOW = keep_passages(auto, AUTO, options=(Verdicts,))
+WORKFLOW = keep_passages(auto, AUTO, options=(Verdicts, Likeliest))

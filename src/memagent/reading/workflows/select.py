@@ -1,12 +1,12 @@
-"""A verdict on every chunk, and a memory of the best of them: the model decides what is kept.
+"""Verdicts on chunks, and a memory of the best of them: the model decides what is kept.
 
-The model is asked whether each chunk helps, and what counts is how likely its reply was, not the word itself.
+The model is asked whether a chunk helps, and what counts is how likely its reply was, not the word itself.
 That costs one token a chunk. The memory holds the best chunks word for word and with their places: whole as
 far as there is room, else the sentences most relevant to the problem. The answer is made from the best chunk,
 and from those that are nearly as good.
 
-A model that was trained to judge begins with the chunks that share most words with the problem. If one of
-them surely helps, the others are not read; that nothing helps is never said before all are read.
+A model that was trained to judge begins with the chunks that share the most words with the problem. If one of
+them helps clearly enough, the others are not read; that nothing helps is never said before all are read.
 
 With more `rounds`, all chunks are judged again along with what is known by then, which may name what the
 problem does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
@@ -30,7 +30,7 @@ from memagent.reading.locating import count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity, best_chunks
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
-from memagent.reading.workflow import Verdicts, chain, delegate, take_each
+from memagent.reading.workflow import Likeliest, Verdicts, chain, delegate, take_each
 from memagent.types import Chunk, Conversation
 
 MAX_KEPT = 8
@@ -46,8 +46,8 @@ _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it
 MIN_HELPS = -0.3
 """Log-odds, below which a chunk does not help by a model that was trained to judge."""
 
-MIN_SURE = 0.5
-"""Log-odds, from which a chunk surely helps by such a model."""
+MIN_CLEAR = 0.5
+"""Log-odds, from which a chunk helps clearly enough by such a model."""
 
 _log = logging.getLogger("memagent")
 
@@ -59,55 +59,69 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
     """
     best = Best(reading)
     likeliest = [] if memory else await _find_likeliest(reading, best)
-    chunks = reading.passes.only(likeliest) if likeliest else chunks
-    first = await anext(chunks, None)
-    if first is None:  # all were passed over
-        return
-    judgements = [conversation async for conversation in reading.judge(first)]
-    if judgements[0].verdict is None and not likeliest:
-        if reading.prompts.asks:  # else it is a forecast
-            _warn_of_words(reading.model.name)
-        for conversation in judgements:  # it was paid for
-            yield replace(conversation, memory=memory)
-        async with aclosing(delegate("notes", reading, chain([first], chunks), memory)) as conversations:
+    async with aclosing(reading.passes.only(likeliest) if likeliest else chunks) as chunks:
+        first = await anext(chunks, None)
+        if first is None:  # all were passed over
+            return
+        judgements = [conversation async for conversation in reading.judge(first)]
+        if judgements[0].verdict is None:
+            if reading.prompts.asks:  # else it is a forecast
+                _warn_of_words(reading.model.name)
+            for conversation in judgements:  # it was paid for
+                yield replace(conversation, memory=memory)
+            rest = reading.passes.again() if likeliest else chain([first], chunks)
+            async with aclosing(delegate("notes", reading, rest, memory)) as conversations:
+                async for conversation in conversations:
+                    yield conversation
+            return
+        for number, excerpt in enumerate(excerpts_of(memory), 1):
+            judgement = await reading.judge_text(excerpt.source.excerpt, memory)
+            yield best.take_excerpt(judgement, excerpt, -number)
+        for conversation in judgements:
+            yield await asyncio.to_thread(best.take, conversation, first)
+        async with aclosing(_judge_all(reading, best, chunks, likeliest)) as conversations:
             async for conversation in conversations:
                 yield conversation
-        return
-    for number, excerpt in enumerate(excerpts_of(memory), 1):
-        yield best.take_excerpt(await reading.judge_text(excerpt.source.excerpt, memory), excerpt, -number)
-    for conversation in judgements:
-        yield await asyncio.to_thread(best.take, conversation, first)
-    async for some, known in _passes(reading, best, chunks, likeliest):
-        async with aclosing(_judge(reading, some, known)) as judged:
-            async for chunk, judgements in judged:
-                for conversation in judgements:
-                    yield await asyncio.to_thread(best.take, conversation, chunk)
     async for answer in reading.conclude(best.memory, best.shown, best.is_doubtful):
         yield answer
 
 
 async def _find_likeliest(reading: Reading, best: Best) -> list[int]:
-    """The indices of the chunks that share most words with the problem; none if all are read in order.
+    """The indices of the chunks that share the most words with the problem; none to read all in order.
 
-    Only a model that was trained to judge tells what is sure, and only an answer needs no more.
+    Only a model that was trained to judge tells what helps clearly, and only an answer needs no more.
     """
-    options = reading.settings.of(Verdicts)
-    first = options.first_chunks if options.rounds == 1 and not reading.settings.screen else 0
-    if not (first and reading.answers and reading.model.judges and reading.prompts.asks):
+    first, settings = reading.settings.of(Likeliest).likeliest_chunks, reading.settings
+    in_order = reading.in_step or settings.screen or settings.of(Verdicts).rounds > 1
+    if not first or in_order or not (reading.answers and reading.model.judges and reading.prompts.asks):
         return []
-    return await best_chunks(reading.problem, best.watch(reading.passes.looked_through()), first)
+    async with aclosing(reading.passes.looked_through()) as chunks:
+        return await best_chunks(reading.problem, best.watch(chunks), first)
 
 
-async def _passes(
+async def _judge_all(
     reading: Reading, best: Best, chunks: Chunks, likeliest: Sequence[int]
-) -> AsyncGenerator[tuple[Chunks, str], None]:
-    """Chunks to judge, and what is known then: the first, the others unless one surely helps, all again."""
-    yield chunks, ""
-    if likeliest and best.surest < MIN_SURE:
-        others = set(range(await reading.passes.count())) - set(likeliest)
-        yield reading.passes.only(sorted(others)), ""
+) -> AsyncGenerator[Conversation, None]:
+    """Judge these chunks, then the others unless one helps clearly enough, then all in each further round."""
+    async for conversation in _judge_each(reading, best, chunks):
+        yield conversation
+    if likeliest and best.highest < MIN_CLEAR:
+        others = sorted(set(range(await reading.passes.count())) - set(likeliest))
+        async for conversation in _judge_each(reading, best, reading.passes.only(others)):
+            yield conversation
     for _ in range(1, reading.settings.of(Verdicts).rounds):
-        yield reading.passes.again(), best.shown
+        async for conversation in _judge_each(reading, best, reading.passes.again(), best.shown):
+            yield conversation
+
+
+async def _judge_each(
+    reading: Reading, best: Best, chunks: Chunks, known: str = ""
+) -> AsyncGenerator[Conversation, None]:
+    """Judge each of these chunks beside what is known, and keep the best."""
+    async with aclosing(chunks), aclosing(_judge(reading, chunks, known)) as judged:
+        async for chunk, judgements in judged:
+            for conversation in judgements:
+                yield await asyncio.to_thread(best.take, conversation, chunk)
 
 
 def _judge(
@@ -144,7 +158,7 @@ class Best:
         self._chosen: list[tuple[Judged, tuple[Source, ...]]] = []  # best first, with what the memory has
         self._rarity, self._counted = Rarity(), set[int]()
         self.memory = ""
-        self.surest = -math.inf
+        self.highest = -math.inf
         """The highest verdict, in log-odds."""
 
     @property
@@ -181,7 +195,7 @@ class Best:
         verdict, before = self._verdict_of(conversation), self._judged.get(chunk.index)
         if verdict is None:
             return replace(conversation, memory=self.memory)
-        self.surest = max(self.surest, verdict)
+        self.highest = max(self.highest, verdict)
         problem, span = self._reading.problem, conversation.span or (chunk.start, chunk.end)
         worth = verdict + _WORDS * coverage(problem, chunk.text, self._rarity)
         if self._is_among_best(worth) and (before is None or worth > before.worth):
@@ -274,4 +288,4 @@ def _warn_of_words(model: str) -> None:
     )
 
 
-WORKFLOW = keep_passages(select, replace(AUTO, workflow="select"), options=(Verdicts,))
+WORKFLOW = keep_passages(select, replace(AUTO, workflow="select"), options=(Verdicts, Likeliest))
