@@ -318,7 +318,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         for name, share in shares.items():
             line = readers.index(name)
             axes.add_patch(Rectangle((column, line), 1, 1, color=plt.cm.Blues(0.1 + 0.8 * share), lw=0))
-            weight = "bold" if share == max(shares.values()) else "normal"
+            weight = "bold" if share == max(shares.values()) > 0 else "normal"
             shade = "white" if share > 0.55 else "black"
             middle = column + 0.5, line + 0.5
             axes.text(*middle, f"{share:.0%}", ha="center", va="center", color=shade, weight=weight)

@@ -109,14 +109,6 @@ def test_rows_without_their_run_are_not_continued(tmp_path: Path) -> None:
         go_on(tmp_path, header(), resume=True)
 
 
-def test_a_run_of_a_version_with_fewer_settings_resumes(tmp_path: Path) -> None:
-    now = {**header(), "settings": {"temperature": 0.0, "lookahead": 1}}
-    go_on(tmp_path, {**now, "settings": {"temperature": 0.0}}, resume=False)
-    go_on(tmp_path, now, resume=True)
-    with pytest.raises(SettingsError, match="lookahead was 1, now it is 2"):
-        go_on(tmp_path, {**now, "settings": {"lookahead": 2}}, resume=True)
-
-
 def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
     with open_rows(tmp_path / "new" / "folder", header(), resume=True) as rows:
         assert not rows
@@ -130,7 +122,7 @@ def test_resume_starts_what_was_never_begun(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "difference"),
     [
-        ({"settings": {"temperature": 1.0}}, "settings.temperature was 0.0, now it is 1.0"),
+        ({"settings": {"temperature": 1.0}}, "settings.temperature was null, now it is 1.0"),
         (
             {"plan": {"workflows": ["full"], "corpora": {}}},
             'workflows was \\["overwrite", "gated", "full"\\]',

@@ -16,7 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 from memagent.errors import SettingsError, reason, without_secrets
 from memagent.reading.journal import difference
 from memagent.runs.batch import RunLog
-from memagent.settings import ReadSettings
 from memagent.storage import read_json, read_log, write_whole
 from memagent.types import Spent, unflatten
 
@@ -157,8 +156,7 @@ def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that the rows depend on: a run can be continued only if this is the same."""
     identity = {name: value for name, value in header.items() if name not in _INCIDENTAL}
-    defaults = ReadSettings().model_dump(exclude={"workflow"})  # for what a newer version has added
-    settings = {**defaults, **(identity.get("settings") or {})}
+    settings = dict(identity.get("settings") or {})
     for name in _INCIDENTAL_SETTINGS:
         settings.pop(name, None)
     return {**identity, "settings": settings}

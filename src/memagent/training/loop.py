@@ -63,7 +63,6 @@ async def train(
     state = load_checkpoint(path) if path else None
     files = settings.digest_files()
     if state:
-        # What a newer version has added is at its default.
         _check_same(folder, build(TrainingSettings, state["settings"], str(path)), settings)
         _check_unchanged(folder, state["files"], files)
     ranks = Ranks()
