@@ -3,15 +3,17 @@
     python benchmarks/judged.py docs/results/reader_judged.jsonl
 
 Each row has a question with its gold answers, the replies of two readers in random order, and of each
-whether it is right by hand. `reader - other` is the difference over the same questions, in percent, with its
-95% interval.
+whether a person judged it right. Then each reader minus each other, by hand, over the same questions, with
+its 95% interval.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from measure import table
@@ -59,13 +61,12 @@ def main() -> None:
         lines.append(line)
     print("right by hand, and by each metric (in brackets, of how many replies it says what the person says)")
     print(table(["reader", "by hand", *METRICS], lines))
-    first = readers[0]
-    print(f"\nby hand, {first} minus each other")
-    for other in readers[1:]:
-        both = [key for reader, key in replies if reader == other and (first, key) in replies]
-        values = [float(replies[first, key]["judged"] - replies[other, key]["judged"]) for key in both]
+    print("\nby hand")
+    for one, other in combinations(reversed(readers), 2):
+        both = [key for reader, key in replies if reader == other and (one, key) in replies]
+        values = [float(replies[one, key]["judged"] - replies[other, key]["judged"]) for key in both]
         low, high = paired_interval(values)
-        print(f"{other}: {sum(values) / len(values):+.0%} [{low:+.0%}, {high:+.0%}] of {len(values)}")
+        print(f"{one} minus {other}: {fmean(values):+.0%} [{low:+.0%}, {high:+.0%}] of {len(values)}")
 
 
 if __name__ == "__main__":

@@ -55,12 +55,7 @@ def tasks() -> list[Task]:
 def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example:
     """Row `index` of a subset. Raises `SettingsError` if there is no such row, or a length is asked for."""
     draft = Draft(f"longbench_{subset}", answer_tokens, recipe, index)
-    if recipe.length_tokens is not None or recipe.documents is not None:
-        raise SettingsError(f"{draft.task}: its documents have lengths of their own: give none")
-    rows = _load(recipe.corpora, subset)
-    if index >= len(rows):
-        raise SettingsError(f"{draft.task} has {len(rows)} rows, and number {index + 1} was asked for")
-    row = rows[index]
+    row = draft.pick(partial(_load, subset))
     question = str(row.get("question", row.get("input")) or "")
     problem = f"{question}\n\n{_SUBSETS[subset][1]}".strip()
     tokens = count_long(row["context"], recipe.count_tokens)
@@ -68,10 +63,10 @@ def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example
 
 
 def _count(subset: str, corpora: Corpora) -> int:
-    return len(_load(corpora, subset))
+    return len(_load(subset, corpora))
 
 
-def _load(corpora: Corpora, subset: str) -> tuple[dict[str, Any], ...]:
+def _load(subset: str, corpora: Corpora) -> tuple[dict[str, Any], ...]:
     path = corpora.find("longbench").path
     if path.is_dir():
         files = sorted(path.rglob(f"{subset}.jsonl*"))

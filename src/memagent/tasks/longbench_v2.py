@@ -41,12 +41,7 @@ def tasks() -> list[Task]:
 def make(length: str, recipe: Recipe, index: int) -> Example:
     """Row `index` of a length. Raises `SettingsError` if there is no such row, or a length is asked for."""
     draft = Draft(f"longbench_v2_{length}", _ANSWER_TOKENS, recipe, index)
-    if recipe.length_tokens is not None or recipe.documents is not None:
-        raise SettingsError(f"{draft.task}: its documents have lengths of their own: give none")
-    rows = _load(recipe.corpora, length)
-    if index >= len(rows):
-        raise SettingsError(f"{draft.task} has {len(rows)} rows, and number {index + 1} was asked for")
-    row = rows[index]
+    row = draft.pick(partial(_load, length))
     choices = "\n".join(f"({letter}) {row[f'choice_{letter}'].strip()}" for letter in _CHOICES)
     problem = (
         f"{row['question'].strip()}\n\n{choices}\n\n"
@@ -57,10 +52,10 @@ def make(length: str, recipe: Recipe, index: int) -> Example:
 
 
 def _count(length: str, corpora: Corpora) -> int:
-    return len(_load(corpora, length))
+    return len(_load(length, corpora))
 
 
-def _load(corpora: Corpora, length: str) -> tuple[dict[str, Any], ...]:
+def _load(length: str, corpora: Corpora) -> tuple[dict[str, Any], ...]:
     path = corpora.find("longbench_v2").path
     return tuple(row for row in _rows(path, FileState.of(path)) if row["length"] == length)
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError
@@ -138,6 +138,20 @@ class Draft:
         """Whether this is one of the examples whose document lacks what is asked for."""
         source = random.Random(f"{self.task}/{self.recipe.seed}/{self.index}/absent")
         return source.random() < self.recipe.absent
+
+    def pick(self, load: Callable[[Corpora], Sequence[dict[str, Any]]]) -> dict[str, Any]:
+        """Its row of a set whose documents have lengths of their own.
+
+        Raises `SettingsError` if there is no such row, or a length is asked for, and what `load` raises.
+        """
+        if self.recipe.length_tokens is not None or self.recipe.documents is not None:
+            raise SettingsError(f"{self.task}: its documents have lengths of their own: give none")
+        rows = load(self.recipe.corpora)
+        if self.index >= len(rows):
+            raise SettingsError(
+                f"{self.task} has {len(rows)} rows, and number {self.index + 1} was asked for"
+            )
+        return rows[self.index]
 
     def limit_tokens(self, problem: str) -> int:
         """The most tokens that the document may have. Raises `SettingsError` if none are left."""

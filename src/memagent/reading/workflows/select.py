@@ -99,29 +99,29 @@ async def _find_likeliest(reading: Reading, best: Best) -> list[int]:
         return await best_chunks(reading.problem, best.watch(chunks), first)
 
 
-async def _judge_all(
+async def _judge_all(reading: Reading, best: Best, chunks: Chunks, likeliest: Sequence[int]) -> Conversations:
+    """Judge these chunks and what is to be judged after them, and keep the best."""
+    async with aclosing(_stages(reading, best, chunks, likeliest)) as stages:
+        async for stage, known in stages:
+            async with aclosing(stage), aclosing(_judge(reading, stage, known)) as judged:
+                async for chunk, judgements in judged:
+                    for conversation in judgements:
+                        yield await asyncio.to_thread(best.take, conversation, chunk)
+
+
+async def _stages(
     reading: Reading, best: Best, chunks: Chunks, likeliest: Sequence[int]
-) -> AsyncGenerator[Conversation, None]:
-    """Judge these chunks, then the others unless one helps clearly enough, then all in each further round."""
-    async for conversation in _judge_each(reading, best, chunks):
-        yield conversation
+) -> AsyncGenerator[tuple[Chunks, str], None]:
+    """These chunks, then the others unless one helps clearly enough, then all in each further round.
+
+    Each with what is known by then.
+    """
+    yield chunks, ""
     if likeliest and best.highest < MIN_CLEAR:
-        others = sorted(set(range(await reading.passes.count())) - set(likeliest))
-        async for conversation in _judge_each(reading, best, reading.passes.only(others)):
-            yield conversation
+        others = set(range(await reading.passes.count())) - set(likeliest)
+        yield reading.passes.only(sorted(others)), ""
     for _ in range(1, reading.settings.of(Verdicts).rounds):
-        async for conversation in _judge_each(reading, best, reading.passes.again(), best.shown):
-            yield conversation
-
-
-async def _judge_each(
-    reading: Reading, best: Best, chunks: Chunks, known: str = ""
-) -> AsyncGenerator[Conversation, None]:
-    """Judge each of these chunks beside what is known, and keep the best."""
-    async with aclosing(chunks), aclosing(_judge(reading, chunks, known)) as judged:
-        async for chunk, judgements in judged:
-            for conversation in judgements:
-                yield await asyncio.to_thread(best.take, conversation, chunk)
+        yield reading.passes.again(), best.shown
 
 
 def _judge(
