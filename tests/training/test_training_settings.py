@@ -118,6 +118,8 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         ("[optimizer]\nbatch_tokens = 0", "optimizer.batch_tokens is 0: it must be above 0"),
         ("[loss]\nclip_low = 1.0", "loss.clip_low is 1.0: it must be below 1"),
         ("[loss]\nkl_weight = -1e-3", "loss.kl_weight is -0.001: it must be at least 0"),
+        ("[policy]\nonly_verdicts = true", "only_verdicts is for a LoRA: set lora_rank or adapter"),
+        ("[policy]\nonly_verdicts = true\nlora_rank = 2", 'set loss.credit to "updates"'),
         ("steps = ", "is not valid TOML"),
     ],
 )

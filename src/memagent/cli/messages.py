@@ -33,14 +33,15 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 def flags() -> dict[str, str]:
     """The flag of each setting, and of each argument that the library's messages name.
 
-    It loads the workflows, as their settings have flags, too.
+    It loads the workflows, as their settings have flags, too, and the tasks.
     """
+    from memagent.tasks.corpora import HOMES
+
     others = (
         "about", "absent", "allow_origin", "data", "documents", "examples", "follow_links", "host", "keys",
         "max_cost", "max_tokens", "out", "port", "questions", "ray", "resume", "to", "trace", "verbose",
-        "essays", "squad", "hotpot", "2wiki", "musique", "longbench", "longbench_v2",
     )  # fmt: skip
-    named = {name: f"--{name.replace('_', '-')}" for name in (*settings_by_name(), *others)}
+    named = {name: f"--{name.replace('_', '-')}" for name in (*settings_by_name(), *HOMES, *others)}
     return named | {
         "folders": "--folder", "length_tokens": "--length", "lengths": "--length", "tasks": "--task",
         "workflows": "--workflow",

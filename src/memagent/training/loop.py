@@ -145,6 +145,7 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
         window_tokens=settings.engine.window_tokens,
         most_rows=settings.rollout.rows,
         half_precision=policy.autocast,
+        without_adapter=policy.model.disable_adapter if settings.policy.only_verdicts else None,
     )
     count_tokens = lru_cache(maxsize=4096)(engine.model.count_tokens)
     engine.model = replace(engine.model, count_tokens=count_tokens)

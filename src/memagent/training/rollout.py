@@ -142,7 +142,12 @@ class _Recorder(Wrapper):
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
     async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
-        """Complete with a seed of its own: one seed for all would give all calls the same random numbers."""
+        """Complete with a seed of its own: one seed for all would give all calls the same random numbers.
+
+        What an adapter for verdicts does not change is not what learns: it is greedy.
+        """
+        if self.model.judges and not sampling.verdict:
+            sampling = replace(sampling, temperature=0.0)
         if self._seed is not None:
             seed = random.Random(f"{self._seed}/{self._count}").getrandbits(31)
             sampling = replace(sampling, seed=seed)

@@ -35,7 +35,10 @@ _TRAINED_ON = {
 
 
 class PolicySettings(StrictModel):
-    """The model to train: all its weights, or a LoRA of `lora_rank`; by default, the default model."""
+    """The model to train: all its weights, or a LoRA of `lora_rank`; by default, the default model.
+
+    With `only_verdicts`, the LoRA is used for verdicts alone; all other replies are the model's own.
+    """
 
     model: str | None = None
     random_weights: bool = False
@@ -44,6 +47,7 @@ class PolicySettings(StrictModel):
     lora_rank: Count = 0
     lora_alpha: Positive = 32
     lora_targets: str | Names = "all-linear"
+    only_verdicts: bool = False
     dtype: Dtype = "auto"
     gradient_checkpointing: bool = False
 
@@ -51,6 +55,8 @@ class PolicySettings(StrictModel):
     def _check(self) -> PolicySettings:
         if self.adapter and self.lora_rank:
             raise ValueError("adapter brings a LoRA of its own rank: leave lora_rank out")
+        if self.only_verdicts and not (self.adapter or self.lora_rank):
+            raise ValueError("only_verdicts is for a LoRA: set lora_rank or adapter")
         if self.prepare and not self.random_weights:
             raise ValueError("prepare is for random weights: set random_weights, or leave prepare out")
         return self
@@ -187,6 +193,16 @@ class TrainingSettings(StrictModel):
     optimizer: OptimizerSettings = OptimizerSettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _trains_what_was_sampled(self) -> TrainingSettings:
+        only_verdicts, credit, server = self.policy.only_verdicts, self.loss.credit, self.rollout.server
+        if self.steps and only_verdicts and (credit != "updates" or server):
+            raise ValueError(
+                "with policy.only_verdicts, answers are not the trained policy's: "
+                'set loss.credit to "updates", and leave rollout.server out'
+            )
+        return self
 
     def digest_files(self) -> dict[str, str]:
         """The SHA-256 of each file that training reads, and of the code that it runs, by path.

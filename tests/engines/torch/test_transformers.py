@@ -280,6 +280,25 @@ def test_a_verdict_comes_with_its_alternatives(engine: TransformersEngine, model
     assert min(told.alternatives.values()) >= likeliest[-1] - 1e-4
 
 
+def test_an_adapter_for_verdicts_changes_nothing_else(model: Any, tokenizer: Any) -> None:
+    peft = pytest.importorskip("peft")
+    alone = TransformersEngine(model, tokenizer)
+    samplings = [VERDICT, GREEDY, VERDICT, GREEDY]
+    before = complete(alone, TEXTS, samplings)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, value in adapted.named_parameters():
+            if "lora_B" in name:
+                value.add_(torch.randn_like(value))
+    always = TransformersEngine(model, tokenizer)
+    judge = TransformersEngine(model, tokenizer, without_adapter=adapted.disable_adapter)
+    with_it, after = complete(always, TEXTS, samplings), complete(judge, TEXTS, samplings)
+    assert (alone.model.judges, judge.model.judges) == ("", judge.model.name)
+    for sampling, base, everywhere, row in zip(samplings, before, with_it, after, strict=True):
+        assert base.logprobs != pytest.approx(everywhere.logprobs, abs=1e-3)
+        assert row.logprobs == pytest.approx((everywhere if sampling.verdict else base).logprobs, abs=1e-4)
+
+
 @pytest.mark.parametrize("as_list", [False, True])
 def test_a_stop_token_ends_a_row_and_is_kept(engine: TransformersEngine, model: Any, as_list: bool) -> None:
     free = complete(engine, TEXTS, GREEDY)

@@ -29,7 +29,8 @@ class DecodingRow:
     """One call, a row of a batch. `finished` is resolved once the row has ended or failed.
 
     `turn` is how many batches had begun when it was queued. `alternatives` are the likeliest first tokens of
-    a verdict with their log-probabilities at temperature 1, likeliest first.
+    a verdict with their log-probabilities at temperature 1, likeliest first. `adapted` says whether it is
+    decoded with the model's adapter.
     """
 
     prompt_ids: list[int]
@@ -39,6 +40,7 @@ class DecodingRow:
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[tuple[int, float]] = field(default_factory=list)
     turn: int = 0
+    adapted: bool = True
 
     def has_ended(self, stop_ids: frozenset[int]) -> bool:
         """Whether nothing more is to be sampled, or nobody waits for it. May be called from any thread."""
@@ -213,12 +215,13 @@ class Calls:
 def next_batch(waiting: Sequence[DecodingRow], most_rows: int) -> tuple[list[DecodingRow], list[DecodingRow]]:
     """The call that has waited longest with others of about its length, and the rest; no cancelled ones.
 
-    Rows are padded to the longest prompt of their batch, so a far shorter one would cost as much.
+    Rows are padded to the longest prompt of their batch, so a far shorter one would cost as much. A batch is
+    decoded with the adapter or without it.
     """
     rows = [row for row in waiting if not row.finished.done()]
     lengths = [sorted((len(row.prompt_ids), len(rows[0].prompt_ids))) for row in rows]
     alike = [row for row, (short, long) in zip(rows, lengths, strict=True)
-             if long <= max(2 * short, _SHORT_PROMPT_TOKENS)]  # fmt: skip
+             if long <= max(2 * short, _SHORT_PROMPT_TOKENS) and row.adapted == rows[0].adapted]  # fmt: skip
     batch = alike[:most_rows]
     return batch, [row for row in rows if row not in batch]
 

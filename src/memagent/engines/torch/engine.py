@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ class TransformersEngine:
     The model's weights may change between calls; each call uses them as they are. `name` defaults to where
     the model was loaded from, `window_tokens` (prompt and completion together) to what its configuration
     says, at most 8192. `most_rows` bounds the calls in a batch. With `half_precision`, float32 weights
-    compute in bfloat16. `trained` is what its adapter was trained with.
+    compute in bfloat16. `trained` is what its adapter was trained with. If that is for verdicts alone,
+    `without_adapter` gives a context in which the model computes without it, as for all other calls.
 
     Raises `SettingsError` for a tokenizer without a chat template.
     """
@@ -62,6 +63,7 @@ class TransformersEngine:
         most_rows: int = _MAX_ROWS,
         half_precision: bool = False,
         trained: Trained | None = None,
+        without_adapter: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         name = name or str(model.name_or_path) or type(model).__name__
         if not tokenizer.chat_template:
@@ -74,12 +76,13 @@ class TransformersEngine:
         tokenizer_name = str(tokenizer.name_or_path) or name
         self.model = Model(
             name, token_counter(tokenizer), tokenizer_name, window, most_rows, trained or Trained(),
-            reads_turn_tokens=False,
+            reads_turn_tokens=False, judges=name if without_adapter else "",
         )  # fmt: skip
         self._network = model
         self._tokenizer = tokenizer
         self._most_rows = most_rows
         self._half_precision = half_precision
+        self._without_adapter = without_adapter
         self._callers = 0
         self._changed = asyncio.Event()
         self._calls = Calls(most_rows)
@@ -102,7 +105,8 @@ class TransformersEngine:
         if self._closed:
             raise EngineError("the engine is closed: open a new one")
         prompt_ids = self._prompt_ids(messages, sampling)
-        row = DecodingRow(prompt_ids, sampling, asyncio.get_running_loop().create_future())
+        adapted = sampling.verdict or not self._without_adapter
+        row = DecodingRow(prompt_ids, sampling, asyncio.get_running_loop().create_future(), adapted=adapted)
         self._calls.add(row)
         self._changed.set()
         if self._worker is None or self._worker.done():
@@ -197,8 +201,10 @@ class TransformersEngine:
         # Announced callers get the same batches, and so the same rounding, each time: no call leaves early.
         on_end = None if self._callers else leave
         rows, stop_ids = self._calls.running, self._stop_ids()
+        plain = self._without_adapter if self._without_adapter and not rows[0].adapted else nullcontext
         try:
-            await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, on_end)
+            with plain():
+                await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, on_end)
         except Exception as error:  # noqa: BLE001 - the boundary: it fails only the calls of this batch
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
             advice = ": lower `concurrency`, or rollout.rows in training" if ran_out_of_memory(error) else ""
