@@ -4,8 +4,9 @@
         --shifts new_wiki.jsonl.gz --out rows.jsonl
     python benchmarks/verdicts.py table rows.jsonl
 
-`read` adds what is missing in `--out`, so it can be stopped at any time; `--kinds`, `--readers` and `--limit`
-choose some. All readers have the same model, greedy, and 64 tokens for an answer:
+`read` adds what is missing in `--out`, so it can be stopped at any time; `--kinds`, `--readers`, `--texts`
+and `--limit` choose some. All readers have the same model, greedy, and 64 tokens for an answer; with
+`--answers`, that model gives the verdicts, and another one everything else:
 
 - `default`: the whole document in one prompt if it is short, as those of HotpotQA and SQuADShifts are, else
   `select`, with all questions on a document together, so that every chunk is judged;
@@ -32,6 +33,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -46,16 +48,17 @@ from retrieval import PASSAGE_TOKENS, PASSAGES, RETRIEVERS, Memo, answer_from_pa
 
 from memagent import EngineSettings, Sampling, open_engine
 from memagent.documents.tokens import estimate_tokens
-from memagent.engines.wrappers import Wrapper
+from memagent.engines.wrappers import Complete, Wrapper
 from memagent.evaluation.statistics import confidence_interval, paired_interval
 from memagent.tasks import TASKS
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.tasks.scoring import f1, published_substring_match
-from memagent.types import Completion, Example, Message
+from memagent.types import Completion, Engine, Example, Message
 
 MAX_SHORT = real_models.WINDOW_TOKENS // 2
 QUESTIONS = 100  # of HotpotQA and of SQuADShifts, a fifth without an answer
+TEXTS = ("speckled_band", "moby_dick", "skerrow")
 SHARED = 24  # questions on one document of 32K tokens
 KINDS = ("other words", "story", "hotpot", "shifts", "needles", "hotpot 32K", "shifts 32K")
 
@@ -66,12 +69,12 @@ def ask_needles() -> list[Example]:
     return [TASKS[kind].make(recipe, number) for number in range(4) for kind in VARIANTS]
 
 
-def ask_in_other_words() -> list[Example]:
+def ask_in_other_words(texts: Sequence[str]) -> list[Example]:
     """The test questions in other words; of those that a text answers, those that the 0.5B can."""
     return [
         replace(other_words.example(number, question), task=f"words, {question.kind}")
         for number, question in enumerate(other_words.load_questions())
-        if question.split == "test" and question.needs != "1.5b"
+        if question.split == "test" and question.needs != "1.5b" and question.text in texts
     ]
 
 
@@ -94,7 +97,7 @@ def load_kinds(args: argparse.Namespace) -> dict[str, list[Example]]:
     hotpot = real_models.hotpot(args.hotpot, None, QUESTIONS)
     shifts = real_models.shifts(args.shifts, None, QUESTIONS)
     return {
-        "other words": ask_in_other_words(),
+        "other words": ask_in_other_words(args.texts),
         "story": real_models.story(),
         "hotpot": hotpot[: args.limit],
         "shifts": shifts[: args.limit],
@@ -115,6 +118,18 @@ class QuestionAsNote(Wrapper):
         return await super().complete(messages, sampling)
 
 
+class AnsweredBy(Wrapper):
+    """Leaves everything but verdicts to another engine."""
+
+    def __init__(self, engine: Engine, other: Engine) -> None:
+        super().__init__(engine)
+        self._other = other
+
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+        """The verdict of the one, or the reply of the other."""
+        return await (complete if sampling.verdict else self._other.complete)(messages, sampling)
+
+
 OURS: dict[str, dict[str, Any]] = {
     "default": {"workflow": "auto", "likeliest_chunks": 0},
     "default, one by one": {"workflow": "auto", "likeliest_chunks": 16},
@@ -131,7 +146,7 @@ async def read(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
     kinds, rows = load_kinds(args), load(args.out) if args.out.exists() else []
     done = {(row["reader"], row["id"]) for row in rows}
-    model = args.model.stem
+    model = f"{args.answers.stem}, verdicts by {args.model.stem}" if args.answers else args.model.stem
     with tempfile.TemporaryDirectory() as folder, args.out.open("a", encoding="utf-8") as file:
         untrained = Path(folder) / f"untrained-{args.model.name}"  # by its name it has no LoRA for verdicts
         untrained.symlink_to(args.model.resolve())
@@ -142,8 +157,12 @@ async def read(args: argparse.Namespace) -> None:
             if not names:  # a model takes a while to load
                 continue
             settings = EngineSettings(model=str(path), window_tokens=real_models.WINDOW_TOKENS)
-            async with open_engine(settings) as opened:
-                engine = Memo(opened)
+            other = settings.replace(model=str(args.answers)) if args.answers else None
+            async with (
+                open_engine(settings) as opened,
+                open_engine(other) if other else nullcontext() as answers,
+            ):
+                engine = Memo(AnsweredBy(opened, answers) if answers else opened)
                 for kind, name in ((kind, name) for kind in args.kinds for name in names):
                     reader = Reader(name, OURS.get(name))
                     missing = [
@@ -234,6 +253,8 @@ def main() -> None:
     real_models.add_sources(reads)
     reads.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     reads.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
+    reads.add_argument("--texts", nargs="+", choices=TEXTS, default=TEXTS, help="of the kind other words")
+    reads.add_argument("--answers", type=Path, help="a GGUF that gives all replies but verdicts")
     reads.add_argument("--limit", type=int, default=100, help="questions of HotpotQA and of SQuADShifts")
     reads.add_argument("--out", type=Path, required=True, help="a .jsonl file")
     tables.add_argument("rows", type=Path)

@@ -291,9 +291,8 @@ def test_an_adapter_for_verdicts_changes_nothing_else(model: Any, tokenizer: Any
             if "lora_B" in name:
                 value.add_(torch.randn_like(value))
     always = TransformersEngine(model, tokenizer)
-    judge = TransformersEngine(model, tokenizer, without_adapter=adapted.disable_adapter)
+    judge = TransformersEngine(model, tokenizer, judges="lora", without_adapter=adapted.disable_adapter)
     with_it, after = complete(always, TEXTS, samplings), complete(judge, TEXTS, samplings)
-    assert (alone.model.judges, judge.model.judges) == ("", judge.model.name)
     for sampling, base, everywhere, row in zip(samplings, before, with_it, after, strict=True):
         assert base.logprobs != pytest.approx(everywhere.logprobs, abs=1e-3)
         assert row.logprobs == pytest.approx((everywhere if sampling.verdict else base).logprobs, abs=1e-4)

@@ -48,7 +48,7 @@ class TransformersEngine:
     the model was loaded from, `window_tokens` (prompt and completion together) to what its configuration
     says, at most 8192. `most_rows` bounds the calls in a batch. With `half_precision`, float32 weights
     compute in bfloat16. `trained` is what its adapter was trained with. If that is for verdicts alone,
-    `without_adapter` gives a context in which the model computes without it, as for all other calls.
+    `judges` names it, and all other calls are made within `without_adapter()`, which leaves it out.
 
     Raises `SettingsError` for a tokenizer without a chat template.
     """
@@ -63,7 +63,8 @@ class TransformersEngine:
         most_rows: int = _MAX_ROWS,
         half_precision: bool = False,
         trained: Trained | None = None,
-        without_adapter: Callable[[], AbstractContextManager[None]] | None = None,
+        judges: str = "",
+        without_adapter: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         name = name or str(model.name_or_path) or type(model).__name__
         if not tokenizer.chat_template:
@@ -76,7 +77,7 @@ class TransformersEngine:
         tokenizer_name = str(tokenizer.name_or_path) or name
         self.model = Model(
             name, token_counter(tokenizer), tokenizer_name, window, most_rows, trained or Trained(),
-            reads_turn_tokens=False, judges=name if without_adapter else "",
+            reads_turn_tokens=False, judges=judges,
         )  # fmt: skip
         self._network = model
         self._tokenizer = tokenizer
@@ -105,7 +106,7 @@ class TransformersEngine:
         if self._closed:
             raise EngineError("the engine is closed: open a new one")
         prompt_ids = self._prompt_ids(messages, sampling)
-        adapted = sampling.verdict or not self._without_adapter
+        adapted = sampling.verdict or not self.model.judges
         row = DecodingRow(prompt_ids, sampling, asyncio.get_running_loop().create_future(), adapted=adapted)
         self._calls.add(row)
         self._changed.set()
@@ -201,9 +202,9 @@ class TransformersEngine:
         # Announced callers get the same batches, and so the same rounding, each time: no call leaves early.
         on_end = None if self._callers else leave
         rows, stop_ids = self._calls.running, self._stop_ids()
-        plain = self._without_adapter if self._without_adapter and not rows[0].adapted else nullcontext
+        context = nullcontext if rows[0].adapted else self._without_adapter
         try:
-            with plain():
+            with context():
                 await asyncio.to_thread(decode, self._network, rows, stop_ids, self._half_precision, on_end)
         except Exception as error:  # noqa: BLE001 - the boundary: it fails only the calls of this batch
             traceback.clear_frames(error.__traceback__)  # they hold the tensors of the failed batch
