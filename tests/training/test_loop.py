@@ -24,13 +24,22 @@ from memagent.tasks import write_examples  # noqa: E402
 from memagent.training import loop  # noqa: E402
 from memagent.training.export import load_trained_policy  # noqa: E402
 from memagent.training.optimization.learner import group_sequences  # noqa: E402
+from memagent.training.optimization.policy import load_policy  # noqa: E402
 from memagent.training.run import (  # noqa: E402
     CHECKPOINTS,
     load_checkpoint,
     newest_checkpoint,
 )
 from memagent.training.settings import LossSettings  # noqa: E402
-from memagent.types import Completion, Conversation, Example, Group, Trajectory  # noqa: E402
+from memagent.types import (  # noqa: E402
+    Completion,
+    Conversation,
+    Example,
+    Group,
+    Message,
+    Sampling,
+    Trajectory,
+)
 from training.runs import PRESET, Told, lines, settings, start, train, weights  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
@@ -432,6 +441,27 @@ def test_the_reference_of_a_lora_is_the_lora_after_the_warm_start(folder: Path) 
     kept = load_checkpoint(run / CHECKPOINTS / "reference.pt")
     assert kept.keys() == weights(run).keys()
     assert weights(run) and all("lora_" in name for name in weights(run))
+
+
+def test_a_lora_for_verdicts_alone_judges_and_answers_nothing(folder: Path) -> None:
+    pytest.importorskip("peft")
+    changes = ("policy.lora_rank=2", "policy.only_verdicts=true", "loss.credit=updates")
+    wanted = settings(folder, *changes)
+    policy = load_policy(wanted.policy, 1.0, wanted.seed, device="cpu")
+    engine = loop.local_engine(wanted, policy)
+    samplings = [Sampling(1, verdict=True), Sampling(3)]
+
+    async def complete() -> list[Completion]:
+        return [await engine.complete((Message("user", "a b c"),), sampling) for sampling in samplings]
+
+    before = asyncio.run(complete())
+    with torch.no_grad():
+        for value in policy.trained_parameters().values():
+            value.add_(torch.randn_like(value))
+    verdict, answer = asyncio.run(complete())
+    assert engine.model.judges
+    assert verdict.logprobs != before[0].logprobs
+    assert answer == before[1]
 
 
 def test_the_policy_of_a_run_is_that_of_its_newest_checkpoint(folder: Path, whole: Path) -> None:
