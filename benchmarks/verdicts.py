@@ -33,7 +33,6 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -48,13 +47,13 @@ from retrieval import PASSAGE_TOKENS, PASSAGES, RETRIEVERS, Memo, answer_from_pa
 
 from memagent import EngineSettings, Sampling, open_engine
 from memagent.documents.tokens import estimate_tokens
-from memagent.engines.wrappers import Complete, Wrapper
+from memagent.engines.wrappers import Wrapper
 from memagent.evaluation.statistics import confidence_interval, paired_interval
 from memagent.tasks import TASKS
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.tasks.scoring import f1, published_substring_match
-from memagent.types import Completion, Engine, Example, Message
+from memagent.types import Completion, Example, Message
 
 MAX_SHORT = real_models.WINDOW_TOKENS // 2
 QUESTIONS = 100  # of HotpotQA and of SQuADShifts, a fifth without an answer
@@ -118,18 +117,6 @@ class QuestionAsNote(Wrapper):
         return await super().complete(messages, sampling)
 
 
-class AnsweredBy(Wrapper):
-    """Leaves everything but verdicts to another engine."""
-
-    def __init__(self, engine: Engine, other: Engine) -> None:
-        super().__init__(engine)
-        self._other = other
-
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
-        """The verdict of the one, or the reply of the other."""
-        return await (complete if sampling.verdict else self._other.complete)(messages, sampling)
-
-
 OURS: dict[str, dict[str, Any]] = {
     "default": {"workflow": "auto", "likeliest_chunks": 0},
     "default, one by one": {"workflow": "auto", "likeliest_chunks": 16},
@@ -145,8 +132,8 @@ READERS = (*OURS, *RETRIEVERS)
 async def read(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
     kinds, rows = load_kinds(args), load(args.out) if args.out.exists() else []
-    done = {(row["reader"], row["id"]) for row in rows}
     model = f"{args.answers.stem}, verdicts by {args.model.stem}" if args.answers else args.model.stem
+    done = {(row["reader"], row["id"]) for row in rows if row["model"] == model}
     with tempfile.TemporaryDirectory() as folder, args.out.open("a", encoding="utf-8") as file:
         untrained = Path(folder) / f"untrained-{args.model.name}"  # by its name it has no LoRA for verdicts
         untrained.symlink_to(args.model.resolve())
@@ -157,12 +144,10 @@ async def read(args: argparse.Namespace) -> None:
             if not names:  # a model takes a while to load
                 continue
             settings = EngineSettings(model=str(path), window_tokens=real_models.WINDOW_TOKENS)
-            other = settings.replace(model=str(args.answers)) if args.answers else None
-            async with (
-                open_engine(settings) as opened,
-                open_engine(other) if other else nullcontext() as answers,
-            ):
-                engine = Memo(AnsweredBy(opened, answers) if answers else opened)
+            if args.answers:
+                settings = settings.replace(model=str(args.answers), judge=str(path))
+            async with open_engine(settings) as opened:
+                engine = Memo(opened)
                 for kind, name in ((kind, name) for kind in args.kinds for name in names):
                     reader = Reader(name, OURS.get(name))
                     missing = [

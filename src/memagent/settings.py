@@ -67,6 +67,10 @@ class EngineSettings(StrictModel):
         "or a model's name on a server",
     )
     adapter: str | None = _field(None, "a LoRA adapter: a GGUF file, or for transformers also a PEFT folder")
+    judge: str | None = _field(
+        None,
+        "a local model that gives the verdicts on chunks for `model`: a fetched model's name or a .gguf file",
+    )
     base_url: str | None = _field(None, "an OpenAI-compatible endpoint, such as http://localhost:8000/v1")
     api_key: str | None = _field(None, "the endpoint's key", repr=False)
     tokenizer: str | None = _field(

@@ -16,6 +16,7 @@ from memagent.engines.wrappers import (
     Again,
     CallLimit,
     CriticalPath,
+    Judged,
     Losses,
     Spending,
     SpendingLimit,
@@ -76,3 +77,18 @@ def test_a_wrapped_engine_forwards_if_it_did() -> None:
 
     assert forwards(wrapped) and asyncio.run(media_type()) == "mine"
     assert not forwards(CriticalPath(FunctionEngine(lambda prompt: "yes")))
+
+
+def test_a_judge_gives_the_verdicts_and_costs_nothing() -> None:
+    usage = Usage(20, 1)
+    main = FunctionEngine(lambda prompt: Completion("an answer", usage=usage), window_tokens=512)
+    judge = FunctionEngine(
+        lambda prompt: Completion("Yes", usage=usage, alternatives={"Yes": -0.1}), judges="lora"
+    )
+    judged = Judged(main, judge)
+    verdict = asyncio.run(judged.complete(MESSAGES, Sampling(1, verdict=True)))
+    answer = asyncio.run(judged.complete_while(MESSAGES, Sampling(9), lambda paid: True))
+    assert (verdict.text, verdict.alternatives, verdict.usage) == ("Yes", {"Yes": -0.1}, Usage())
+    assert (answer.text, answer.usage) == ("an answer", usage)
+    assert (judged.model.judges, judged.model.window_tokens) == ("lora", 512)
+    assert (len(main.prompts), len(judge.prompts)) == (1, 1)

@@ -445,7 +445,12 @@ def test_the_reference_of_a_lora_is_the_lora_after_the_warm_start(folder: Path) 
 
 def test_a_lora_for_verdicts_alone_judges_and_answers_nothing(folder: Path) -> None:
     pytest.importorskip("peft")
-    changes = ("policy.lora_rank=2", "policy.only_verdicts=true", "loss.credit=updates")
+    changes = (
+        "policy.lora_rank=2",
+        "policy.only_verdicts=true",
+        "loss.credit=verdicts",
+        "warm_start.steps=0",
+    )
     wanted = settings(folder, *changes)
     policy = load_policy(wanted.policy, 1.0, wanted.seed, device="cpu")
     engine = loop.local_engine(wanted, policy)

@@ -68,14 +68,16 @@ def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
     return [replace(it, seconds=0.0) for it in conversations]
 
 
-def test_an_adapter_for_verdicts_leaves_the_answer_greedy() -> None:
+@pytest.mark.parametrize("only_verdicts", [True, False])
+def test_where_only_verdicts_are_trained_the_answer_is_greedy(only_verdicts: bool) -> None:
     engine = FunctionEngine(
         lambda prompt: Completion("Yes", "stop", (1,), (2,), (-0.5,), alternatives={"Yes": -0.5, "No": -1.0}),
         judges="adapter",
     )
-    groups(engine, EXAMPLES[:1], settings=SETTINGS.replace(workflow="select", memory_tokens=30), attempts=2)
+    chosen = SETTINGS.replace(workflow="select", memory_tokens=30)
+    groups(engine, EXAMPLES[:1], settings=chosen, attempts=2, only_verdicts=only_verdicts)
     drawn = {(sampling.verdict, sampling.temperature) for sampling in engine.samplings}
-    assert drawn == {(True, 1.0), (False, 0.0)}
+    assert drawn == {(True, 1.0), (False, 0.0 if only_verdicts else 1.0)}
 
 
 # A plug-in's may be installed beside ours, and need other replies.

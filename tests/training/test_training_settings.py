@@ -105,7 +105,7 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         ("[loss]\ndivide_by_std = 1", "divide_by_std is 1: it must be true or false"),
         (
             '[loss]\ncredit = "last"',
-            "credit is 'last': it must be 'trajectory', 'updates', 'answer' or 'shuffled'",
+            "credit is 'last': it must be 'trajectory', 'updates', 'verdicts', 'answer' or 'shuffled'",
         ),
         ('[data]\nexamples = "rows.jsonl"', "examples is 'rows.jsonl': it must be a list"),
         ("[data]\nexamples = [3]", "examples.0 is 3: it must be text"),
@@ -119,7 +119,11 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         ("[loss]\nclip_low = 1.0", "loss.clip_low is 1.0: it must be below 1"),
         ("[loss]\nkl_weight = -1e-3", "loss.kl_weight is -0.001: it must be at least 0"),
         ("[policy]\nonly_verdicts = true", "only_verdicts is for a LoRA: set lora_rank or adapter"),
-        ("[policy]\nonly_verdicts = true\nlora_rank = 2", 'set loss.credit to "updates"'),
+        ("[policy]\nonly_verdicts = true\nlora_rank = 2", 'only_verdicts needs loss.credit = "verdicts"'),
+        (
+            "steps = 0\n[warm_start]\nsteps = 1\n[policy]\nonly_verdicts = true\nlora_rank = 2",
+            "the oracle gives none",
+        ),
         ("steps = ", "is not valid TOML"),
     ],
 )

@@ -118,6 +118,7 @@ async def _findings(settings: Settings) -> list[str]:
     counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
     parts = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in budgets.items())
     lines += [f"window: {window}; tokens are {counted}", f"workflow: {name}"]
+    verdicts = f"by {engine.judge}" if engine.judge else verdicts
     return [*lines, f"verdicts: {verdicts}", f"budgets in tokens: {parts}"]
 
 

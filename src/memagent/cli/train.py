@@ -166,6 +166,11 @@ def export(run: Path, kind: _Form, out: Path, quiet: bool) -> None:
         from memagent.training.export import describe_training, export_policy, load_trained_policy
 
     policy, settings, step = load_trained_policy(run)
+    if settings.policy.only_verdicts and "adapter" not in kind:
+        raise SettingsError(
+            f"{run} trained a LoRA for verdicts alone, and as {kind} it would give all replies: export it as "
+            "adapter or gguf-adapter"
+        )
     model = settings.policy.model or str(catalogue.find_default())
     export_policy(
         policy.model,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from memagent.engines.llamacpp import catalogue
 from memagent.engines.scripted import ScriptedEngine
+from memagent.engines.wrappers import Judged
 from memagent.errors import SettingsError, without_secrets
 from memagent.plugins import load
 from memagent.settings import EngineSettings, is_embedded
@@ -95,11 +96,24 @@ def is_missing_path(model: str) -> bool:
 async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
     """Open the engine that the settings ask for, and close it at the end of the `async with`.
 
-    Raises `SettingsError` or `EngineError`; the message says what to do next.
+    With `judge`, verdicts come from that model. Raises `SettingsError` or `EngineError`; the message says
+    what to do next.
     """
     settings = settings or EngineSettings()
-    engine: Engine = await choose(settings).kind(settings)
-    try:
+    async with AsyncExitStack() as opened:
+        engine = await _open(settings, opened)
+        if settings.judge:
+            judge = await _open(EngineSettings(model=settings.judge, threads=settings.threads), opened)
+            if not judge.model.judges:
+                raise SettingsError(
+                    f"`judge` is {settings.judge}, which was not trained to give verdicts: "
+                    f"name one that was, such as {catalogue.DEFAULT}"
+                )
+            engine = Judged(engine, judge)
         yield engine
-    finally:
-        await engine.aclose()
+
+
+async def _open(settings: EngineSettings, opened: AsyncExitStack) -> Engine:
+    engine: Engine = await choose(settings).kind(settings)
+    opened.push_async_callback(engine.aclose)
+    return engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -80,6 +80,28 @@ def forwards(engine: Engine) -> bool:
     while isinstance(engine, Wrapper):
         engine = engine.engine
     return isinstance(engine, Forwards)
+
+
+class Judged(Wrapper):
+    """Asks another engine, the `judge`, for verdicts, and the wrapped one for all else.
+
+    What the judge reads is not counted as spent: it runs on this machine.
+    """
+
+    def __init__(self, engine: Engine, judge: Engine) -> None:
+        super().__init__(engine)
+        self._judge = judge
+
+    @property
+    def model(self) -> Model:
+        """The model of the wrapped engine, with the judge's verdicts."""
+        return replace(self.engine.model, judges=self._judge.model.judges)
+
+    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+        """Complete with the judge or the wrapped engine."""
+        if not sampling.verdict:
+            return await complete(messages, sampling)
+        return replace(await self._judge.complete(messages, sampling), usage=Usage())
 
 
 class CriticalPath(Wrapper):

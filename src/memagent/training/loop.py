@@ -138,15 +138,15 @@ def local_engine(settings: TrainingSettings, policy: Policy) -> TransformersEngi
 
     It caches token counts, because all rollouts of a group split the same document.
     """
-    name, only_verdicts = settings.policy.model or catalogue.DEFAULT, settings.policy.only_verdicts
+    only_verdicts = settings.policy.only_verdicts
     engine = TransformersEngine(
         policy.network,
         policy.tokenizer,
-        name=name,
+        name=settings.policy.model or catalogue.DEFAULT,
         window_tokens=settings.engine.window_tokens,
         most_rows=settings.rollout.rows,
         half_precision=policy.autocast,
-        judges=name if only_verdicts else "",
+        judges=(settings.policy.adapter or "LoRA") if only_verdicts else "",
         without_adapter=policy.model.disable_adapter if only_verdicts else nullcontext,
     )
     count_tokens = lru_cache(maxsize=4096)(engine.model.count_tokens)

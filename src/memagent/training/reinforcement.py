@@ -166,6 +166,7 @@ def _build_rollout(run: RunState) -> Rollout:
         attempts=rollout.attempts,
         overlong_tokens=settings.loss.overlong_tokens,
         traces=Path(rollout.traces) if rollout.traces else None,
+        only_verdicts=settings.policy.only_verdicts,
         caller=run.engine.caller if isinstance(run.engine, TransformersEngine) else nullcontext,
     )
 

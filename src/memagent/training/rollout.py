@@ -41,7 +41,8 @@ class Rollout:
     """How rollouts are made and rewarded. `settings` apply to every read, temperature included.
 
     A rollout runs within `caller()`, which tells an engine that decodes in batches how many calls to expect.
-    `traces` is a folder for the journals of attempts that have a seed.
+    `traces` is a folder for the journals of attempts that have a seed. With `only_verdicts`, all other
+    replies are greedy, as they are not trained on.
     """
 
     engine: Engine
@@ -51,6 +52,7 @@ class Rollout:
     overlong_tokens: int = 0
     caller: Callable[[], AbstractContextManager[None]] = nullcontext
     traces: Path | None = None
+    only_verdicts: bool = False
 
     async def groups(self, examples: Sequence[Example], seeds: Sequence[str]) -> list[Group | None]:
         """Make all rollouts of all examples concurrently; None for an example that cannot be read.
@@ -89,7 +91,7 @@ class Rollout:
         Raises `EngineError` if the engine fails for good, `SettingsError` or `DocumentError` for an example
         that cannot be read.
         """
-        recorder = _Recorder(self.engine, seed)
+        recorder = _Recorder(self.engine, seed, self.only_verdicts)
         document = text_document(example.document, is_example=True)
         trace = self._trace(seed)
         in_turn = self.settings.in_turn()  # every conversation leads to the answer
@@ -135,18 +137,19 @@ class Rollout:
 class _Recorder(Wrapper):
     """Gives each call its own seed and records the replies."""
 
-    def __init__(self, engine: Engine, seed: str | None) -> None:
+    def __init__(self, engine: Engine, seed: str | None, only_verdicts: bool = False) -> None:
         super().__init__(engine)
         self._seed = seed
+        self._only_verdicts = only_verdicts
         self._count = 0
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
     async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete with a seed of its own: one seed for all would give all calls the same random numbers.
 
-        What an adapter for verdicts does not change is not what learns: it is greedy.
+        Replies that are not trained on are greedy.
         """
-        if self.model.judges and not sampling.verdict:
+        if self._only_verdicts and not sampling.verdict:
             sampling = replace(sampling, temperature=0.0)
         if self._seed is not None:
             seed = random.Random(f"{self._seed}/{self._count}").getrandbits(31)

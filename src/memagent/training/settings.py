@@ -23,7 +23,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Layout = Literal["shared", "packed", "padded"]
-Credit = Literal["trajectory", "updates", "answer", "shuffled"]
+Credit = Literal["trajectory", "updates", "verdicts", "answer", "shuffled"]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]
 
 
@@ -95,10 +95,11 @@ class RolloutSettings(StrictModel):
 class LossSettings(StrictModel):
     """The objective. `clip_low` and `clip_high` bound the ratio, `dual_clip` the loss where A < 0.
 
-    `kl_weight` is beta. `credit` says which conversations of trajectory i get its advantage A_i: all of them
-    ("trajectory"). For comparison, its updates or its answer alone, the others being left out of the loss; or
-    all of them get A_p(i), where p is a random permutation of the group ("shuffled": a control, in which the
-    advantages are as large, and say nothing about the trajectory).
+    `kl_weight` is beta. `credit` says which conversations of trajectory i get its advantage A_i, the others
+    being left out of the loss: all ("trajectory"); its verdicts, where the policy gives nothing else; for
+    comparison, its updates or its answer alone. Or all of them get A_p(i), where p is a random permutation of
+    the group ("shuffled": a control, in which the advantages are as large, and say nothing about the
+    trajectory).
     """
 
     clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2
@@ -196,12 +197,16 @@ class TrainingSettings(StrictModel):
 
     @model_validator(mode="after")
     def _trains_what_was_sampled(self) -> TrainingSettings:
-        only_verdicts, credit, server = self.policy.only_verdicts, self.loss.credit, self.rollout.server
-        if self.steps and only_verdicts and (credit != "updates" or server):
-            raise ValueError(
-                "with policy.only_verdicts, answers are not the trained policy's: "
-                'set loss.credit to "updates", and leave rollout.server out'
-            )
+        if self.policy.only_verdicts:
+            if (self.steps and self.loss.credit != "verdicts") or self.rollout.server:
+                raise ValueError(
+                    'policy.only_verdicts needs loss.credit = "verdicts", and cannot be with rollout.server: '
+                    "answers are not the trained policy's"
+                )
+            if self.warm_start.steps and self.warm_start.trajectories == "oracle":
+                raise ValueError(
+                    "policy.only_verdicts: the oracle gives none, so set warm_start.trajectories to a file"
+                )
         return self
 
     def digest_files(self) -> dict[str, str]:

@@ -431,6 +431,28 @@ def test_a_verdict_is_given_with_the_adapter_for_verdicts_and_all_else_without(
     assert same == text
 
 
+def test_a_judge_is_a_model_that_was_trained_to_give_verdicts(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = tmp_path / "judge.gguf"
+    judge.symlink_to(model.resolve())
+    settings = EngineSettings(model=str(model), judge=str(judge), window_tokens=1024)
+
+    async def ask() -> tuple[str, int | None, int]:
+        async with open_any(settings) as engine:
+            verdict = await engine.complete(user("Is rain wet?"), Sampling(1, verdict=True))
+            return engine.model.judges, engine.model.window_tokens, verdict.usage.prompt_tokens
+
+    with pytest.raises(SettingsError, match=r"`judge` is .*, which was not trained to give verdicts"):
+        asyncio.run(ask())
+    known = next(iter(catalogue.MODELS.values()))
+    adapter = write_adapter(tmp_path / "verdicts.gguf")
+    size = judge.stat().st_size
+    ours = replace(known, file=judge.name, size_bytes=size, verdicts=str(adapter))
+    monkeypatch.setitem(catalogue.MODELS, "ours", ours)
+    assert asyncio.run(ask()) == (str(adapter.name), 1024, 0)
+
+
 def test_the_window_is_read_from_the_header(tmp_path: Path, model: Path) -> None:
     assert read_window(header_only(tmp_path / "one.gguf")) == 4096
     assert read_window(header_only(tmp_path / "two.gguf", window=None)) is None

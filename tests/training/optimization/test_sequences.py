@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,12 @@ def test_credit_trains_the_conversations_that_it_names(credit: Any, trained: lis
     whole = attempt(conversation((5, 6)), conversation((7,)), conversation((8, 9), "answer"))
     made = sequences_of(whole, 0.5, credit)
     assert [(it.completion_ids, it.advantage) for it in made] == [(ids, 0.5) for ids in trained]
+
+
+def test_credit_to_verdicts_leaves_out_notes_and_answers() -> None:
+    verdict = replace(conversation((5,)), verdict=0.7)
+    whole = attempt(verdict, conversation((6, 7)), conversation((8, 9), "answer"))
+    assert [sequence.completion_ids for sequence in sequences_of(whole, 0.5, "verdicts")] == [(5,)]
 
 
 def test_an_attempt_without_an_answer_has_no_answer_to_credit() -> None:

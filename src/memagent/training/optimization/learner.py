@@ -63,13 +63,13 @@ def sequences_of(
 ) -> list[TrainingSequence]:
     """One sequence for each conversation that gets credit, all with this advantage.
 
-    With `credit` "updates" or "answer", these alone. Raises `TrainingError` for a conversation without
-    recorded token ids, or without a log-probability for each.
+    With `credit` "updates", "verdicts" or "answer", these alone. Raises `TrainingError` for a conversation
+    without recorded token ids, or without a log-probability for each.
     """
     left_out = {"updates": "answer", "answer": "update"}.get(credit)
     sequences = []
     for conversation in trajectory.conversations:
-        if conversation.kind == left_out:
+        if conversation.kind == left_out or (credit == "verdicts" and conversation.verdict is None):
             continue
         completion = conversation.completion
         if not completion.prompt_ids or not completion.completion_ids:
