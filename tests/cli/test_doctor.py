@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 
 from fixtures import Capture, Patch, Serve
 from memagent.cli import main
+from memagent.engines.llamacpp import catalogue
 
 
 def test_an_endpoint_is_asked_for_its_model(serve: Serve, capsys: Capture, monkeypatch: Patch) -> None:
@@ -20,6 +23,25 @@ def test_an_endpoint_is_asked_for_its_model(serve: Serve, capsys: Capture, monke
     assert "reader-7b" in out and "8192" in out and "because the endpoint" in out
     assert "top-secret" not in out
     assert "verdicts: none, since it tells no log-probabilities" in out
+
+
+def test_a_judge_has_to_be_one(serve: Serve, tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(listed=[{"id": "reader-7b"}]).base_url)
+    judge = tmp_path / "judge.gguf"
+    writer = gguf.GGUFWriter(judge, "llama")
+    writer.add_context_length(8192)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert main(["doctor", "--judge", str(judge)]) == 2
+    assert "which was not trained to give verdicts: name a model that was" in capsys.readouterr().out
+    known = catalogue.MODELS[catalogue.DEFAULT]
+    monkeypatch.setitem(
+        catalogue.MODELS, "ours", replace(known, file=judge.name, size_bytes=judge.stat().st_size)
+    )
+    assert main(["doctor", "--judge", str(judge)]) == 0
+    out = capsys.readouterr().out
+    assert f"verdicts: by {judge}" in out and "model: reader-7b" in out
 
 
 def test_a_dead_endpoint_is_wrong(capsys: Capture) -> None:

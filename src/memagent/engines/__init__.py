@@ -18,9 +18,9 @@ from memagent.engines.wrappers import Judged
 from memagent.errors import SettingsError, without_secrets
 from memagent.plugins import load
 from memagent.settings import EngineSettings, is_embedded
-from memagent.types import Engine
+from memagent.types import Engine, Model
 
-__all__ = ["Choice", "ScriptedEngine", "choose", "open_engine"]
+__all__ = ["Choice", "ScriptedEngine", "check_judge", "choose", "open_engine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,18 @@ async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[E
         engine = await _open(settings, opened)
         if settings.judge:
             judge = await _open(EngineSettings(model=settings.judge, threads=settings.threads), opened)
-            if not judge.model.judges:
-                raise SettingsError(
-                    f"`judge` is {settings.judge}, which was not trained to give verdicts: "
-                    f"name one that was, such as {catalogue.DEFAULT}"
-                )
+            check_judge(judge.model)
             engine = Judged(engine, judge)
         yield engine
+
+
+def check_judge(model: Model) -> None:
+    """Raise `SettingsError` if a model was not trained to give verdicts."""
+    if not model.judges:
+        raise SettingsError(
+            f"`judge` is {model.name}, which was not trained to give verdicts: "
+            f"name a model that was, such as {catalogue.DEFAULT}"
+        )
 
 
 async def _open(settings: EngineSettings, opened: AsyncExitStack) -> Engine:
