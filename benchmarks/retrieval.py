@@ -38,10 +38,14 @@ PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
 
 @dataclass(frozen=True, slots=True)
 class Retriever:
-    """Chooses passages; with `reranks`, sixteen, of which the verdicts choose as in `select`."""
+    """Chooses passages; with `reranks`, sixteen, of which the verdicts choose as in `select`.
+
+    If it is not `gated`, there are no verdicts, and every question is answered.
+    """
 
     rank: Callable[[str, tuple[str, ...]], list[int]]
     reranks: bool = False
+    gated: bool = True
 
 
 @cache
@@ -109,6 +113,7 @@ _MAX_SHOWN = 1500  # characters of a tool's result
 RETRIEVERS = {
     "BM25": Retriever(rank_by_words),
     "dense": Retriever(rank_by_vectors),
+    "dense, no gate": Retriever(rank_by_vectors, gated=False),
     "both": Retriever(rank_by_both),
     "both, reranked": Retriever(rank_by_both, reranks=True),
 }
@@ -160,6 +165,8 @@ def choose(name: str, example: Example) -> tuple[list[int], float]:
 
 async def judge_together(engine: Memo, name: str, examples: Sequence[Example]) -> None:
     """Judge what is chosen for questions on one document, passage by passage: each is computed once."""
+    if not RETRIEVERS[name].gated:
+        return
     document = examples[0].document
     problems = defaultdict[int, list[str]](list)
     for example in examples:
@@ -176,8 +183,9 @@ async def answer_from_passages(engine: Memo, name: str, example: Example, model:
     passages, mark = cut_passages(example.document), text_document(example.document).mark
     before = engine.seconds
     chosen, ranking = choose(name, example)
-    odds = await judge(engine, example.problem, [passages[index] for index in chosen], mark)
-    calls = len(odds)
+    judged = [passages[index] for index in chosen] if RETRIEVERS[name].gated else []
+    odds = await judge(engine, example.problem, judged, mark) or [0.0] * len(chosen)
+    calls = len(judged)
     ranked = sorted(range(len(chosen)), key=lambda position: -odds[position])[:PASSAGES]
     if RETRIEVERS[name].reranks:
         ranked = [position for position in ranked if odds[position] >= max(odds) - AS_GOOD]

@@ -17,7 +17,7 @@ and `--limit` choose some. All readers have the same model, greedy, and 64 token
 - `rag`: four passages of 256 tokens by BM25, with the gate by words that it ships with;
 - `BM25`, `dense`, `both`: four such passages by BM25, by all-MiniLM-L6-v2 (the best window of three sentences
   stands for a passage), by the sum of both ranks' reciprocals; each with the gate of `select`: nobody answers
-  where the trained verdict on all four is too low;
+  where the trained verdict on all four is too low; `dense, no gate` always answers;
 - `both, reranked`: the sixteen best by both, of which the verdict chooses up to four, as in `select`;
 - `full`: the whole document in one prompt, where it fits.
 
