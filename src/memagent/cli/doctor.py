@@ -13,7 +13,7 @@ import click
 from memagent import __version__
 from memagent.cli.flags import Command, with_settings
 from memagent.cli.messages import say, with_flags
-from memagent.engines import check_judge, choose, open_engine
+from memagent.engines import choose, find_judge, open_engine
 from memagent.engines.adapters import find_adapter
 from memagent.engines.discovery import choose_server, look_around, should_search
 from memagent.engines.kinds import ListsModels
@@ -118,9 +118,7 @@ async def _findings(settings: Settings) -> list[str]:
     counted = "estimated" if model.tokenizer == ESTIMATE else "counted by its own tokenizer"
     parts = ", ".join(f"{part.removesuffix('_tokens')} {tokens}" for part, tokens in budgets.items())
     lines += [f"window: {window}; tokens are {counted}", f"workflow: {name}"]
-    if engine.judge:
-        judge = EngineSettings(model=engine.judge)
-        check_judge(choose(judge).kind.preview(judge, None))
+    if find_judge(engine):
         verdicts = f"by {engine.judge}, which was trained to give them"
     return [*lines, f"verdicts: {verdicts}", f"budgets in tokens: {parts}"]
 

@@ -18,9 +18,9 @@ from memagent.engines.wrappers import Judged
 from memagent.errors import SettingsError, without_secrets
 from memagent.plugins import load
 from memagent.settings import EngineSettings, is_embedded
-from memagent.types import Engine, Model
+from memagent.types import Engine
 
-__all__ = ["Choice", "ScriptedEngine", "check_judge", "choose", "open_engine"]
+__all__ = ["Choice", "ScriptedEngine", "choose", "find_judge", "open_engine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +100,26 @@ async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[E
     what to do next.
     """
     settings = settings or EngineSettings()
+    judge = find_judge(settings)
     async with AsyncExitStack() as opened:
         engine = await _open(settings, opened)
-        if settings.judge:
-            judge = await _open(EngineSettings(model=settings.judge, threads=settings.threads), opened)
-            check_judge(judge.model)
-            engine = Judged(engine, judge)
-        yield engine
+        yield Judged(engine, await _open(judge, opened)) if judge else engine
 
 
-def check_judge(model: Model) -> None:
-    """Raise `SettingsError` if a model was not trained to give verdicts."""
-    if not model.judges:
+def find_judge(settings: EngineSettings) -> EngineSettings | None:
+    """The settings of the judge, which is not loaded; None if there is none.
+
+    Raises `SettingsError` if it was not trained to give verdicts.
+    """
+    if not settings.judge:
+        return None
+    judge = EngineSettings(model=settings.judge, threads=settings.threads)
+    if not choose(judge).kind.preview(judge, None).judges:
         raise SettingsError(
-            f"`judge` is {model.name}, which was not trained to give verdicts: "
+            f"`judge` is {settings.judge}, which was not trained to give verdicts: "
             f"name a model that was, such as {catalogue.DEFAULT}"
         )
+    return judge
 
 
 async def _open(settings: EngineSettings, opened: AsyncExitStack) -> Engine:
