@@ -16,6 +16,7 @@ PEERS = {
     "langchain": ["langchain-classic>=1.0", "langchain-openai>=1.0"],
     "llamaindex": ["llama-index-core>=0.14", "llama-index-llms-openai-like>=0.5"],
     "bm25s": ["bm25s>=0.2", "openai>=2.8"],
+    "langextract": ["langextract>=1.7", "openai>=2.8"],
 }
 """What each environment installs; LlamaIndex's endpoint client pins an older openai."""
 

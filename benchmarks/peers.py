@@ -157,6 +157,41 @@ def plain_rag(base_url: str, _: str) -> Reader:
     return read
 
 
+def langextract(base_url: str, settings: str) -> Reader:
+    """langextract, its default sizes, its JSON schema from an example: `settings` have that and the prompt.
+
+    The answer is JSON: the attributes of what it found, each with its place in the text.
+    """
+    import langextract
+    from langextract.data import ExampleData, Extraction
+    from langextract.factory import ModelConfig
+
+    told = json.loads(settings)
+    limits = {"api_key": "none", "base_url": base_url, "max_output_tokens": contestants.ANSWER_TOKENS}
+    config = ModelConfig("zero", provider="OpenAILanguageModel", provider_kwargs=limits)
+    found = [Extraction(told["row"], text, attributes=values) for text, values in told["records"]]
+    example = ExampleData(told["text"], found)
+
+    def extract(text: str) -> str:
+        result = langextract.extract(
+            text,
+            prompt_description=told["prompt"],
+            examples=[example],
+            config=config,
+            temperature=0.0,
+            max_workers=1,
+            show_progress=False,
+        )
+        placed = [item for item in result.extractions or () if item.char_interval and item.attributes]
+        spans = [(item.char_interval.start_pos, item.char_interval.end_pos) for item in placed]
+        return json.dumps([[*span, item.attributes] for span, item in zip(spans, placed, strict=True)])
+
+    async def read(task: Task) -> str:
+        return await asyncio.to_thread(extract, task.document.read_text("utf-8"))
+
+    return read
+
+
 def _client(base_url: str, **settings: Any) -> Callable[[str], Awaitable[str]]:
     """The official client, with its own retries unless `settings` say otherwise."""
     import openai
@@ -181,6 +216,7 @@ READERS: dict[str, Callable[[str, str], Reader]] = {
     "llamaindex": llamaindex,
     "published": published,
     "plain_rag": plain_rag,
+    "langextract": langextract,
 }
 
 
@@ -208,7 +244,7 @@ def main(name: str, base_url: str, settings: str) -> None:
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     reader = READERS[name](base_url, settings)
-    versions = {package: find_version(package) for package in (*contestants.PACKAGES, "bm25s")}
+    versions = {package: find_version(package) for package in (*contestants.PACKAGES, "bm25s", "langextract")}
     print(
         json.dumps({package: version for package, version in versions.items() if version != "-"}),
         file=told,

@@ -12,17 +12,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import re
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import peers
+import real_models
+from environments import Process, environment
 from tally_corpora import (
     CORPORA,
     Corpus,
@@ -32,6 +37,8 @@ from tally_corpora import (
     Rows,
     labelled,
     make,
+    make_paragraphs,
+    make_record,
     plan_of,
     questions,
 )
@@ -42,11 +49,15 @@ from memagent.engines.wrappers import Wrapper
 from memagent.errors import MemAgentError
 from memagent.reading.journal import prompt_digest
 from memagent.reading.read import Read
+from memagent.reading.sources import Source
+from memagent.reading.tally.answers import Coverage
+from memagent.reading.tally.answers import answer as count_answer
 from memagent.reading.tally.plan import Plan
+from memagent.reading.tally.rows import Row
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
-CONTESTANTS = ("tally", "tally_plan", "full", "rag", "notes", "map_reduce")
+CONTESTANTS = ("tally", "tally_plan", "full", "rag", "notes", "map_reduce", "langextract")
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
@@ -109,18 +120,77 @@ async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str
     except MemAgentError as failure:
         error = str(failure)
     result = read.result
-    expected, spent = asked.question.expected, result.spent
-    row = {
-        "corpus": asked.corpus.key, "tokens": asked.tokens, "contestant": contestant,
-        "model": engine.model.name, "question": asked.question.text, "answer": result.answer, "error": error,
-        "expected": expected, "exact": not error and is_exact(result.answer, expected), "calls": spent.calls,
-        "prompt_tokens": spent.prompt_tokens, "completion_tokens": spent.completion_tokens,
+    row = judge(asked, contestant, engine.model.name, result.answer, error, result.table)
+    row |= {
+        "calls": result.spent.calls, "prompt_tokens": result.spent.prompt_tokens,
+        "completion_tokens": result.spent.completion_tokens,
         "seconds": round(time.perf_counter() - begun, 1),
     }  # fmt: skip
-    if result.table:
-        row |= {"sql": result.table["plan"]["sql"], "coverage": result.table["coverage"]}
-        row |= {"cells": cells(result.table, asked.records)}
     return row
+
+
+def judge(
+    asked: Asked, contestant: str, model: str, answer: str, error: str, table: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What a row says of an answer: whether it is right, and how many cells of its table are."""
+    expected = asked.question.expected
+    row = {
+        "corpus": asked.corpus.key, "tokens": asked.tokens, "contestant": contestant, "model": model,
+        "question": asked.question.text, "answer": answer, "error": error, "expected": expected,
+        "exact": not error and is_exact(answer, expected),
+    }  # fmt: skip
+    if table:
+        row |= {"sql": table["plan"]["sql"], "coverage": table["coverage"]}
+        row |= {"cells": cells(table, asked.records)}
+    return row
+
+
+def answer_by_langextract(
+    asked: Sequence[Asked], model: str, serve: Callable[[], str]
+) -> list[dict[str, Any]]:
+    """A row for each question: langextract reads the text once, and the SQL of each counts what it has found.
+
+    Its example is made of records in the same wordings, beside one paragraph that has none. What it cannot
+    place in the text is left out.
+    """
+    first, chance = asked[0], random.Random("example")
+    corpus = first.corpus
+    records = [make_record(corpus, chance, wording) for wording in corpus.wordings]
+    story = make_paragraphs(chance, 1)[0]
+    settings = {
+        "prompt": f"Extract every {corpus.row.removeprefix('one ')}, with its values exactly as written.",
+        "row": corpus.records,
+        "text": "\n\n".join([records[0].text, story, *(record.text for record in records[1:])]),
+        "records": [[record.stated[corpus.name], record.stated] for record in records],
+    }
+    script = Path(peers.__file__)
+    process = Process(environment("langextract"), script, "langextract", serve(), json.dumps(settings))
+    with tempfile.TemporaryDirectory() as folder:
+        document, chunks = Path(folder, "text.txt"), Path(folder, "chunks.json")
+        document.write_text(first.text, "utf-8")
+        chunks.write_text("[]", "utf-8")
+        task = {"document": str(document), "chunks": str(chunks), "problem": "", "trace": ""}
+        told = process.ask({"tasks": [task]})
+    process.close()
+    if told["errors"][0]:
+        sys.exit(told["errors"][0])
+    names = {field["name"] for field in corpus.fields}
+    found = [
+        Row(
+            {name: str(value) for name, value in values.items() if name in names and value},
+            Source("", None, start, end, first.text[start:end]),
+            (start, end),
+        )
+        for start, end, values in json.loads(told["answers"][0])
+    ]
+    rows = []
+    for one in asked:
+        plan = Plan(**{**plan_of(corpus, one.question), "fields": corpus.fields})
+        text, table = count_answer(plan, found, Coverage(rows=len(found)), exact_names=False)
+        spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}  # not told
+        seconds = {"seconds": round(told["seconds"] / len(asked), 1)}
+        rows.append(judge(one, "langextract", model, text, "", table) | spent | seconds)
+    return rows
 
 
 def is_exact(answer: str, expected: Rows) -> bool:
@@ -169,16 +239,21 @@ def _plain(value: Any) -> str:
 
 
 @asynccontextmanager
-async def _open(options: argparse.Namespace, asked: Sequence[Asked]) -> Any:
+async def _open(
+    options: argparse.Namespace, asked: Sequence[Asked]
+) -> AsyncIterator[tuple[Engine, Callable[[], str] | None]]:
+    """The engine, and of a file what starts a server for others."""
+    replies = options.out.with_suffix(".replies.jsonl")
     if options.simulate:
-        corpus, records = asked[0].corpus, asked[0].records
-        yield ScriptedEngine(
-            PerfectReplies(corpus, records, [question.question for question in asked]), calls=16
-        )
-        return
-    settings = EngineSettings(model=options.model, base_url=options.base_url, discover=False)
-    async with open_engine(settings) as engine:
-        yield Kept(engine, options.out.with_suffix(".replies.jsonl"))
+        every = [one.question for one in asked]
+        yield ScriptedEngine(PerfectReplies(asked[0].corpus, asked[0].records, every), calls=16), None
+    elif options.model.endswith(".gguf"):
+        async with real_models.opened(Path(options.model), None) as (engine, serve):
+            yield Kept(engine, replies), serve
+    else:
+        settings = EngineSettings(model=options.model, base_url=options.base_url, discover=False)
+        async with open_engine(settings) as engine:
+            yield Kept(engine, replies), None
 
 
 def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
@@ -201,19 +276,24 @@ async def run(options: argparse.Namespace) -> None:
     done = {_key(row) for row in map(json.loads, lines)}
     values = {name: value for name in ("chunk_tokens", "max_calls") if (value := getattr(options, name))}
     for asked in texts(options):
-        async with _open(options, asked) as engine:
+        async with _open(options, asked) as (engine, serve):
             for contestant in options.contestant or CONTESTANTS:
-                for one in asked:
-                    key = one.corpus.key, one.tokens, contestant, engine.model.name, one.question.text
-                    if key in done:
-                        continue
-                    row = await answer(one, contestant, engine, values)
-                    with options.out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                    print(
-                        f"{'right' if row['exact'] else 'wrong'}  {contestant}  {one.question.text}",
-                        file=sys.stderr,
-                    )
+                key = asked[0].corpus.key, asked[0].tokens, contestant, engine.model.name
+                missing = [one for one in asked if (*key, one.question.text) not in done]
+                if contestant == "langextract":
+                    if missing and serve and asked[0].records:
+                        _write(options.out, answer_by_langextract(missing, engine.model.name, serve))
+                    continue
+                for one in missing:
+                    _write(options.out, [await answer(one, contestant, engine, values)])
+
+
+def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with out.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            told = "right" if row["exact"] else "wrong"
+            print(f"{told}  {row['contestant']}  {row['question']}", file=sys.stderr)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -51,16 +51,16 @@ class Corpus:
     wordings: tuple[str, ...]
     values: Callable[[random.Random], float]
     unit: str
+    meanings: tuple[str, str, str, str]  # of the fields, as a person would put them
     heading: str = ""  # of an entry; without one, each is a line
 
     @property
     def fields(self) -> list[dict[str, str]]:
         """The fields of a plan that serves all questions."""
+        names, types = (self.name, self.value, "day", self.kind), ("text", self.value_type, "date", "text")
         return [
-            {"name": self.name, "type": "text", "meaning": f"the {self.name}"},
-            {"name": self.value, "type": self.value_type, "meaning": f"the {self.value}"},
-            {"name": "day", "type": "date", "meaning": "the date"},
-            {"name": self.kind, "type": "text", "meaning": f"the {self.kind}"},
+            {"name": name, "type": kind, "meaning": meaning}
+            for name, kind, meaning in zip(names, types, self.meanings, strict=True)
         ]
 
 
@@ -75,10 +75,11 @@ INVOICES = Corpus(
      "delivery, and nothing was missing.\n\nBest wishes, the warehouse",
      "To the office:\n\nthe {kind} that came last week were not free after all. On {day} the invoice of "
      "{name} arrived, and it comes to {value}.\n\nRegards, reception"),
-    lambda chance: chance.randrange(40, 4000) + chance.choice((0, 0.5, 0.25)), "EUR", "Letter",
+    lambda chance: chance.randrange(40, 4000) + chance.choice((0, 0.5, 0.25)), "EUR",
+    ("who has sent it", "what it comes to", "when it is dated", "what it is for"), "Letter",
 )  # fmt: skip
 MINUTES = Corpus(
-    "minutes", "one decision of a meeting", "owner", "hours", "number", "area", "decisions",
+    "minutes", "one decision that gives somebody a task", "owner", "hours", "number", "area", "decisions",
     ("Anna Berg", "Bruno Costa", "Chidi Okafor", "Dana Novak", "Elif Kaya", "Farid Haddad", "Greta Lind",
      "Hugo Marsh", "Ines Prado", "Jonas Weiss"),
     ("hiring", "safety", "marketing", "research", "purchasing", "training"),
@@ -86,7 +87,9 @@ MINUTES = Corpus(
      "The meeting decided that {name} will see to {kind} by {day}; {value} hours are set aside for it.",
      "As nobody else came forward, {name} was asked to finish the task in {kind}, for which {value} hours "
      "are planned, until {day}. This was decided without a vote."),
-    lambda chance: chance.randrange(2, 90), "hours", "Point",
+    lambda chance: chance.randrange(2, 90), "hours",
+    ("who has to do it", "how many hours are planned for it", "when it is due", "what the work is about"),
+    "Point",
 )  # fmt: skip
 LOG = Corpus(
     "log", "one stop of a machine", "machine", "minutes", "number", "cause", "stops",
@@ -97,6 +100,7 @@ LOG = Corpus(
      "{name} stood still for {value} minutes on {day}; the cause was {kind}.",
      "Cause of the stop of {name} on {day}: {kind}. It lasted {value} minutes."),
     lambda chance: chance.randrange(3, 240), "minutes",
+    ("which machine stopped", "for how many minutes", "when it stopped", "why it stopped"),
 )  # fmt: skip
 CORPORA = {item.key: item for item in (INVOICES, MINUTES, LOG)}
 
@@ -104,9 +108,9 @@ CORPORA = {item.key: item for item in (INVOICES, MINUTES, LOG)}
 def make(corpus: Corpus, tokens: int, records: int, seed: int = 0) -> tuple[str, list[Record]]:
     """A text of about so many tokens with so many records, and these."""
     chance = random.Random(f"{corpus.key} {seed}")
-    made = [_record(corpus, chance) for _ in range(records)]
+    made = [make_record(corpus, chance) for _ in range(records)]
     own = sum(len(text.text) + 20 for text in made)
-    others = _paragraphs(chance, max(0, int(tokens / TOKENS_PER_CHARACTER) - own))
+    others = make_paragraphs(chance, max(0, int(tokens / TOKENS_PER_CHARACTER) - own))
     blocks: list[str] = [text.text for text in made] + others
     order = list(range(len(blocks)))
     chance.shuffle(order)
@@ -117,14 +121,15 @@ def make(corpus: Corpus, tokens: int, records: int, seed: int = 0) -> tuple[str,
     return "\n\n".join(parts) + "\n", made
 
 
-def _record(corpus: Corpus, chance: random.Random) -> Record:
+def make_record(corpus: Corpus, chance: random.Random, wording: str = "") -> Record:
+    """A record, in one of the wordings unless that is given."""
     name, kind, value = chance.choice(corpus.names), chance.choice(corpus.kinds), corpus.values(chance)
     day = date(2025, 1, 1) + timedelta(chance.randrange(365))
     written = {
         "name": name, "kind": kind, "value": _number(value, corpus, chance),
         "day": chance.choice((day.isoformat(), f"{day.day} {day:%B %Y}", f"{day:%B} {day.day}, {day.year}")),
     }  # fmt: skip
-    text = chance.choice(corpus.wordings).format(**written)
+    text = (wording or chance.choice(corpus.wordings)).format(**written)
     stated = {corpus.name: name, corpus.value: written["value"], "day": written["day"], corpus.kind: kind}
     return Record(name, value, day, kind, text, stated)
 
@@ -135,7 +140,7 @@ def _number(value: float, corpus: Corpus, chance: random.Random) -> str:
     return chance.choice((f"{value:,.2f} EUR", f"EUR {value:.2f}", f"€{value:,.2f}"))
 
 
-def _paragraphs(chance: random.Random, characters: int) -> list[str]:
+def make_paragraphs(chance: random.Random, characters: int) -> list[str]:
     """Paragraphs of a story, none with a number, until there are so many characters."""
     story = [
         part

@@ -128,6 +128,16 @@ def test_rows_that_the_text_does_not_state_are_refused() -> None:
     assert "No row was found" in read.answer and "4 rows refused" in read.answer
 
 
+def test_half_of_the_fields_is_too_little_for_a_row() -> None:
+    more = [{"name": "day", "type": "date"}, {"name": "item", "type": "text"}]
+    half = {"supplier": "Bo", "amount": "5 EUR"}
+    said = json.dumps([half, half | {"day": "3 May 2024"}])
+    text = "On 3 May 2024 Bo got 5 EUR from Ann. Nobody knows for what."
+    read, _ = tally(replies(lambda prompt: said, PLAN | {"fields": FIELDS + more}), text)
+    assert table(read)["refused"] == [half | {"file": table(read)["refused"][0]["file"]}]
+    assert [row["values"]["day"] for row in table(read)["rows"]] == ["2024-05-03"]
+
+
 def test_equal_rows_stand_at_different_places_and_a_repeated_one_counts_once() -> None:
     text = "# One\n\nAnn paid 5 EUR to Bo.\n\n# Two\n\nLater Bo got 5 EUR again.\n"
     row = {"supplier": "Bo", "amount": "5 EUR"}

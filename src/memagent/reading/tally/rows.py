@@ -55,14 +55,14 @@ class ReplyRows:
 
 
 def find_rows(reply: str, plan: Plan, chunk: Chunk) -> ReplyRows:
-    """The rows in a reply about a chunk; one with less than half of the fields is none. Blocks."""
+    """The rows in a reply about a chunk; one with half of the fields or fewer is none. Blocks."""
     proposals = list(_proposals(reply, plan))
     if not proposals:
         return ReplyRows((), (), _says_none(reply))
     texts = list(_texts_of(chunk))
     rows, located, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
     for values in proposals[:MAX_ROWS]:
-        has_enough = len(values) * 2 >= len(plan.fields)
+        has_enough = len(values) * 2 > len(plan.fields)
         row = _locate(values, plan, chunk, texts, located) if has_enough else None
         if row is None:
             refused.append(values)
