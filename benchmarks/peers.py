@@ -169,8 +169,8 @@ def langextract(base_url: str, settings: str) -> Reader:
     told = json.loads(settings)
     limits = {"api_key": "none", "base_url": base_url, "max_output_tokens": contestants.ANSWER_TOKENS}
     config = ModelConfig("zero", provider="OpenAILanguageModel", provider_kwargs=limits)
-    found = [Extraction(told["row"], text, attributes=values) for text, values in told["records"]]
-    example = ExampleData(told["text"], found)
+    records = [Extraction(told["row"], text, attributes=values) for text, values in told["records"]]
+    example = ExampleData(told["text"], records)
 
     def extract(text: str) -> str:
         result = langextract.extract(

@@ -61,43 +61,41 @@ CONTESTANTS = ("tally", "tally_plan", "full", "rag", "notes", "map_reduce", "lan
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
-class Kept(Wrapper):
-    """Keeps replies in a file, by prompt; what is there is not asked again."""
+class Recorded(Wrapper):
+    """Writes replies to a file, by prompt; what stands there is not asked again."""
 
     def __init__(self, engine: Engine, file: Path) -> None:
         super().__init__(engine)
-        self._file, self._replies = file, dict[str, Any]()
-        for line in file.read_text("utf-8").splitlines() if file.exists() else ():
-            kept = json.loads(line)
-            self._replies[kept["prompt"]] = kept
+        lines = file.read_text("utf-8").splitlines() if file.exists() else ()
+        self._file, self._replies = file, {reply["prompt"]: reply for reply in map(json.loads, lines)}
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         digest = f"{self.model.name} {prompt_digest(messages, sampling)}"
         if digest not in self._replies:
             begun = time.perf_counter()
-            made = await super().complete(messages, sampling)
-            tokens = [made.usage.prompt_tokens, made.usage.completion_tokens]
-            kept: dict[str, Any] = {
-                "prompt": digest,
-                "text": made.text,
-                "finish": made.finish_reason,
-                "usage": tokens,
-            }
-            kept |= {
-                "alternatives": dict(made.alternatives),
+            completion = await super().complete(messages, sampling)
+            usage = completion.usage
+            reply = {
+                "prompt": digest, "text": completion.text, "finish": completion.finish_reason,
+                "usage": [usage.prompt_tokens, usage.completion_tokens],
+                "alternatives": dict(completion.alternatives),
                 "seconds": round(time.perf_counter() - begun, 2),
-            }
-            self._replies[digest] = kept
+            }  # fmt: skip
+            self._replies[digest] = reply
             with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(kept, ensure_ascii=False) + "\n")
-        kept = self._replies[digest]
-        usage = Usage(*kept["usage"])
-        return Completion(kept["text"], kept["finish"], usage=usage, alternatives=kept["alternatives"])
+                file.write(json.dumps(reply, ensure_ascii=False) + "\n")
+        reply = self._replies[digest]
+        return Completion(
+            reply["text"],
+            reply["finish"],
+            usage=Usage(*reply["usage"]),
+            alternatives=reply["alternatives"],
+        )
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question about a text, and what is known of it."""
+    """A question about a text, and the records that the text states."""
 
     corpus: Corpus
     tokens: int
@@ -175,7 +173,7 @@ def answer_by_langextract(
     if told["errors"][0]:
         sys.exit(told["errors"][0])
     names = {field["name"] for field in corpus.fields}
-    found = [
+    extracted = [
         Row(
             {name: str(value) for name, value in values.items() if name in names and value},
             Source("", None, start, end, first.text[start:end]),
@@ -186,7 +184,7 @@ def answer_by_langextract(
     rows = []
     for one in asked:
         plan = Plan(**{**plan_of(corpus, one.question), "fields": corpus.fields})
-        text, table = count_answer(plan, found, Coverage(rows=len(found)), exact_names=False)
+        text, table = count_answer(plan, extracted, Coverage(rows=len(extracted)), exact_names=False)
         spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}  # not told
         seconds = {"seconds": round(told["seconds"] / len(asked), 1)}
         rows.append(judge(one, "langextract", model, text, "", table) | spent | seconds)
@@ -249,11 +247,11 @@ async def _open(
         yield ScriptedEngine(PerfectReplies(asked[0].corpus, asked[0].records, every), calls=16), None
     elif options.model.endswith(".gguf"):
         async with real_models.opened(Path(options.model), None) as (engine, serve):
-            yield Kept(engine, replies), serve
+            yield Recorded(engine, replies), serve
     else:
         settings = EngineSettings(model=options.model, base_url=options.base_url, discover=False)
         async with open_engine(settings) as engine:
-            yield Kept(engine, replies), None
+            yield Recorded(engine, replies), None
 
 
 def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:

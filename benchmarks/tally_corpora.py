@@ -10,8 +10,8 @@ import json
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
 from statistics import mean
@@ -53,10 +53,16 @@ class Corpus:
     unit: str
     meanings: tuple[str, str, str, str]  # of the fields, as a person would put them
     heading: str = ""  # of an entry; without one, each is a line
+    labels: Mapping[str, str] = field(default_factory=dict)  # that a model judges, by the name of their field
 
     @property
     def fields(self) -> list[dict[str, str]]:
         """The fields of a plan that serves all questions."""
+        if self.labels:
+            own = {"name": "message", "type": "text", "meaning": "Message and its number"}
+            judged = ({"name": name, "type": "yes/no", "meaning": f"whether it is {label}"}
+                      for name, label in self.labels.items())  # fmt: skip
+            return [own, *judged]
         names, types = (self.name, self.value, "day", self.kind), ("text", self.value_type, "date", "text")
         return [
             {"name": name, "type": kind, "meaning": meaning}
@@ -281,7 +287,8 @@ def labelled(file: Path, tokens: int) -> tuple[Corpus, str, list[Question]]:
         )
         for label, count in counts.items()
     ]
-    return replace(LOG, key=file.stem, row="one message", records="messages"), text, asked
+    labels = {name: label for label, name in names.items()}
+    return replace(LOG, key=file.stem, row="one message", records="messages", labels=labels), text, asked
 
 
 def plan_of(corpus: Corpus, question: Question) -> dict[str, Any]:
