@@ -39,7 +39,7 @@ MAX_KEPT = 8
 MAX_SHOWN = 4
 """The most chunks that the answer is made from."""
 
-AS_GOOD = 3.0
+AS_GOOD = 1.5
 """So many log-odds below the best, a chunk is shown too: several may be wanted, and the best may be wrong."""
 
 _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
