@@ -267,9 +267,10 @@ async def read_with(
 def by_cell(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, list[dict[str, Any]]]]:
     """The rows of each kind and length, by reader."""
     cells: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+    names = names_of(rows)
     for kind, tokens in sorted({(row["kind"], row["tokens"]) for row in rows}, key=_order):
         own = [row for row in rows if (row["kind"], row["tokens"]) == (kind, tokens)]
-        readers = {name: [row for row in own if row["reader"] == name] for name in names_of(rows)}
+        readers = {name: [row for row in own if row["reader"] == name] for name in names}
         cells[kind, tokens] = {name: group for name, group in readers.items() if group}
     return cells
 
