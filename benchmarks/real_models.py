@@ -285,11 +285,13 @@ def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence
 
 
 @asynccontextmanager
-async def opened(path: Path, adapter: Path | None) -> AsyncIterator[tuple[Engine, Callable[[], str]]]:
+async def opened(
+    path: Path, adapter: Path | None, window_tokens: int = WINDOW_TOKENS
+) -> AsyncIterator[tuple[Engine, Callable[[], str]]]:
     """A model: our engine for it, and what starts llama.cpp's server for others and returns its address."""
     engine = await open_llamacpp(
         EngineSettings(
-            model=str(path), adapter=str(adapter) if adapter else None, window_tokens=WINDOW_TOKENS
+            model=str(path), adapter=str(adapter) if adapter else None, window_tokens=window_tokens
         )
     )
     servers: list[Any] = []

@@ -246,7 +246,7 @@ async def _open(
         every = [one.question for one in asked]
         yield ScriptedEngine(PerfectReplies(asked[0].corpus, asked[0].records, every), calls=16), None
     elif options.model.endswith(".gguf"):
-        async with real_models.opened(Path(options.model), None) as (engine, serve):
+        async with real_models.opened(Path(options.model), None, options.window_tokens) as (engine, serve):
             yield Recorded(engine, replies), serve
     else:
         settings = EngineSettings(model=options.model, base_url=options.base_url, discover=False)
@@ -345,6 +345,9 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=25, help="so many of the 25 questions")
     parser.add_argument("--chunk-tokens", type=int)
     parser.add_argument("--max-calls", type=int)
+    parser.add_argument(
+        "--window-tokens", type=int, default=real_models.WINDOW_TOKENS, help="`full` may need more, of a file"
+    )
     options = parser.parse_args()
     asyncio.run(run(options))
     report(options.out)
