@@ -58,9 +58,9 @@ def test_rows_have_the_answers_and_a_second_run_asks_nothing(loong: Path) -> Non
         asked = {body["messages"][-1]["content"] for body in server.asked}
         assert answer(loong, server).returncode == 0
         assert len(server.asked) == len(asked) == 2
-    told = [json.loads(line) for line in (loong / "answers.jsonl").read_text("utf-8").splitlines()]
+    answered = [json.loads(line) for line in (loong / "answers.jsonl").read_text("utf-8").splitlines()]
     expected = [row | {"generate_response": "Seven."} for row in ROWS[:2]]
-    assert sorted(told, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
+    assert sorted(answered, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
     reports = next(prompt for prompt in asked if "INK" in prompt)
     assert "《j》\nLAMP CO earned $3.\n\n《j》\nINK INC earned $7.\n\n" in reports
     assert "Read the reports.\n\nWhat did INK INC earn?" in reports
