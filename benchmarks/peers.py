@@ -158,7 +158,7 @@ def plain_rag(base_url: str, _: str) -> Reader:
 
 
 def langextract(base_url: str, settings: str) -> Reader:
-    """langextract, its default sizes, its JSON schema from an example: `settings` have that and the prompt.
+    """langextract, its default sizes, its JSON schema from an example: `settings` have two and the prompt.
 
     The answer is JSON: the attributes of what it found, each with its place in the text.
     """
@@ -170,13 +170,13 @@ def langextract(base_url: str, settings: str) -> Reader:
     limits = {"api_key": "none", "base_url": base_url, "max_output_tokens": contestants.ANSWER_TOKENS}
     config = ModelConfig("zero", provider="OpenAILanguageModel", provider_kwargs=limits)
     records = [Extraction(told["row"], text, attributes=values) for text, values in told["records"]]
-    example = ExampleData(told["text"], records)
+    examples = [ExampleData(told["text"], records), ExampleData(told["without"], [])]
 
     def extract(text: str) -> str:
         result = langextract.extract(
             text,
             prompt_description=told["prompt"],
-            examples=[example],
+            examples=examples,
             config=config,
             temperature=0.0,
             max_workers=1,

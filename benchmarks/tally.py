@@ -54,6 +54,7 @@ from memagent.reading.tally.answers import Coverage
 from memagent.reading.tally.answers import answer as count_answer
 from memagent.reading.tally.plan import Plan
 from memagent.reading.tally.rows import Row
+from memagent.reading.tally.values import NOTHING, fold
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
@@ -148,18 +149,22 @@ def answer_by_langextract(
 ) -> list[dict[str, Any]]:
     """A row for each question: langextract reads the text once, and the SQL of each counts what it has found.
 
-    Its example is made of records in the same wordings, beside one paragraph that has none. What it cannot
-    place in the text is left out.
+    It is told what the fields mean. One of its examples has records in the same wordings, beside a paragraph
+    that has none; the other has paragraphs alone. What it cannot place in the text is left out, and so are, as
+    by `tally`, a value that says "none" and a record of half the fields or fewer.
     """
     first, chance = asked[0], random.Random("example")
     corpus = first.corpus
     records = [make_record(corpus, chance, wording) for wording in corpus.wordings]
-    story = make_paragraphs(chance, 1)[0]
+    story = make_paragraphs(chance, 1000)
+    meanings = "; ".join(f"{field['name']}: {field['meaning']}" for field in corpus.fields)
     settings = {
-        "prompt": f"Extract every {corpus.row.removeprefix('one ')}, with its values exactly as written.",
+        "prompt": f"Extract every {corpus.row.removeprefix('one ')}, with its values exactly as written, and "
+        f"nothing else. {meanings}. Leave out a value that the text does not state.",
         "row": corpus.records,
-        "text": "\n\n".join([records[0].text, story, *(record.text for record in records[1:])]),
+        "text": "\n\n".join([records[0].text, story[0], *(record.text for record in records[1:])]),
         "records": [[record.stated[corpus.name], record.stated] for record in records],
+        "without": "\n\n".join(story[1:]),
     }
     script = Path(peers.__file__)
     process = Process(environment("langextract"), script, "langextract", serve(), json.dumps(settings))
@@ -172,15 +177,7 @@ def answer_by_langextract(
     process.close()
     if told["errors"][0]:
         sys.exit(told["errors"][0])
-    names = {field["name"] for field in corpus.fields}
-    extracted = [
-        Row(
-            {name: str(value) for name, value in values.items() if name in names and value},
-            Source("", None, start, end, first.text[start:end]),
-            (start, end),
-        )
-        for start, end, values in json.loads(told["answers"][0])
-    ]
+    extracted = list(_extracted(first, json.loads(told["answers"][0])))
     rows = []
     for one in asked:
         plan = Plan(**{**plan_of(corpus, one.question), "fields": corpus.fields})
@@ -189,6 +186,18 @@ def answer_by_langextract(
         seconds = {"seconds": round(told["seconds"] / len(asked), 1)}
         rows.append(judge(one, "langextract", model, text, "", table) | spent | seconds)
     return rows
+
+
+def _extracted(asked: Asked, found: Sequence[tuple[int, int, Mapping[str, Any]]]) -> Iterator[Row]:
+    names = {field["name"] for field in asked.corpus.fields}
+    for start, end, attributes in found:
+        values = {
+            name: str(value)
+            for name, value in attributes.items()
+            if name in names and value and fold(str(value)) not in NOTHING
+        }
+        if len(values) * 2 > len(names):
+            yield Row(values, Source("", None, start, end, asked.text[start:end]), (start, end))
 
 
 def is_exact(answer: str, expected: Rows) -> bool:
