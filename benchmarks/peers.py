@@ -165,6 +165,7 @@ def langextract(base_url: str, settings: str) -> Reader:
     import langextract
     from langextract.data import ExampleData, Extraction
     from langextract.factory import ModelConfig
+    from langextract.prompt_validation import PromptValidationLevel
 
     told = json.loads(settings)
     limits = {"api_key": "none", "base_url": base_url, "max_output_tokens": contestants.ANSWER_TOKENS}
@@ -177,6 +178,7 @@ def langextract(base_url: str, settings: str) -> Reader:
             text,
             prompt_description=told["prompt"],
             examples=examples,
+            prompt_validation_level=PromptValidationLevel.OFF,  # it refuses an example without records
             config=config,
             temperature=0.0,
             max_workers=1,

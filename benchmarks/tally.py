@@ -150,8 +150,8 @@ def answer_by_langextract(
     """A row for each question: langextract reads the text once, and the SQL of each counts what it has found.
 
     It is told what the fields mean. One of its examples has records in the same wordings, beside a paragraph
-    that has none; the other has paragraphs alone. What it cannot place in the text is left out, and so are, as
-    by `tally`, a value that says "none" and a record of half the fields or fewer.
+    that has none; the other has paragraphs alone. What it cannot place in the text is left out, and so are
+    what `tally` leaves out: a value that says "none", and a record of half the fields or fewer.
     """
     first, chance = asked[0], random.Random("example")
     corpus = first.corpus
