@@ -5,7 +5,7 @@
 
 Each row of --out is a row of `data/loong.jsonl` with its `generate_response`, which is what Loong's
 `step3_model_evaluate.py` (whose judge is a model) and `step4_cal_metric.py` read. Run it again to continue:
-each read keeps a journal in the folder that is called as --out is, without its ending.
+each read keeps a journal in the folder --out with the ending .reads. Another model takes another --out.
 
 Documents are put together as Loong does, each under its title, in an order that follows from the id; none
 is left out for its length. Legal cases, which are in Chinese, are left out.
@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import sys
 from contextlib import aclosing
 from functools import partial
@@ -34,7 +35,7 @@ Row = dict[str, Any]
 
 def problem_of(row: Row) -> str:
     """What the row asks, by its own template, without the documents."""
-    template: str = row["prompt_template"].replace("{docs}", "").strip()
+    template = re.sub(r"(#.*\n)?\{docs\}", "", row["prompt_template"]).strip()
     return template.replace("{instruction}", row["instruction"]).replace("{question}", row["question"])
 
 
@@ -47,14 +48,16 @@ def document_of(row: Row, folder: Path) -> str:
 
 
 def _text(row: Row, name: str, folder: Path) -> str:
-    """A document under its title: a report's is the company's name, a paper's its first line."""
+    """A document under its title: a paper's is its first line, a report's the end of its file's name."""
     part = name if row["type"] == "paper" or row["level"] == 4 else f"2024-{name}"  # level 4: several years
     path = next((path for path in sorted(folder.glob("*")) if part in path.name), None)
     if path is None:
         sys.exit(f"{folder} has no document {name!r}: take data/doc from Loong's commit 494f5fb")
     text = path.read_text("utf-8")
-    company = path.stem.rpartition("-")[2]
-    title = text.partition("\n")[0].strip("# ") if row["type"] == "paper" else f"《{company}》"
+    if row["type"] == "paper":
+        title = text.partition("\n")[0].strip("# ")
+    else:
+        title = f"《{path.stem.rpartition('-')[2]}》"
     return f"{title}\n{text}\n\n"
 
 
@@ -83,9 +86,10 @@ async def run(options: argparse.Namespace) -> None:
         if row["language"] == options.language and row["type"] in options.types
         and row["level"] in options.levels and row["set"] in options.sets and row["id"] not in done
     ]  # fmt: skip
-    traces = options.out.with_suffix("")
+    traces = options.out.with_suffix(".reads")
     traces.mkdir(parents=True, exist_ok=True)
     settings = load_settings({name: getattr(options, name) for name in ("model", "base_url", "workflow")})
+    failed = 0
     async with open_engine(settings.engine) as engine:
         work = partial(
             answer, engine=engine, settings=settings, folder=options.loong / "data/doc", traces=traces
@@ -93,9 +97,13 @@ async def run(options: argparse.Namespace) -> None:
         some = rows[: options.limit]
         async with aclosing(map_concurrent(work, some, engine.model.calls, ordered=False)) as answered:
             async for row in answered:
-                if row["generate_response"]:
-                    with options.out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                if not row["generate_response"]:
+                    failed += 1
+                    continue
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    if failed:
+        sys.exit(f"{failed} of {len(some)} reads failed: the same command tries them again")
 
 
 def main() -> None:
@@ -108,8 +116,9 @@ def main() -> None:
     parser.add_argument("--workflow")
     parser.add_argument("--language", choices=("en", "zh"), default="en")
     parser.add_argument("--types", nargs="+", choices=("financial", "paper"), default=["financial", "paper"])
-    parser.add_argument("--levels", nargs="+", type=int, default=[1, 2, 3, 4], help="1: locate; 4: reason")
-    parser.add_argument("--sets", nargs="+", type=int, default=[1, 2, 3, 4], help="1: up to 50K tokens")
+    four: dict[str, Any] = {"nargs": "+", "type": int, "choices": (1, 2, 3, 4), "default": (1, 2, 3, 4)}
+    parser.add_argument("--levels", **four, help="1 is to locate, 4 to reason")
+    parser.add_argument("--sets", **four, help="1 is up to 50K tokens")
     parser.add_argument("--limit", type=int, help="so many rows")
     asyncio.run(run(parser.parse_args()))
 

@@ -67,12 +67,15 @@ def test_rows_have_the_answers_and_a_second_run_asks_nothing(loong: Path) -> Non
     assert "another year" not in reports
     papers = next(prompt for prompt in asked if "Which cite" in prompt)
     assert "On lamps\n# On lamps\nWe cite nobody." in papers
+    assert "#Papers:" not in papers
 
 
 def test_what_fails_is_asked_again(loong: Path) -> None:
     with Server(lambda messages: "", listed=None) as server:
         failed = answer(loong, server)
         assert "report: " in failed.stderr
+        assert failed.returncode == 1
+        assert "2 of 2 reads failed: the same command tries them again" in failed.stderr
         assert not (loong / "answers.jsonl").exists()
     with Server(lambda messages: "Seven.") as server:
         answer(loong, server)
