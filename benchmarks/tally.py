@@ -103,6 +103,7 @@ class Asked:
     text: str
     records: Sequence[Record]
     question: Question
+    seed: int = 0
 
 
 async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str, Any]) -> dict[str, Any]:
@@ -134,8 +135,8 @@ def judge(
     """What a row says of an answer: whether it is right, and how many cells of its table are."""
     expected = asked.question.expected
     row = {
-        "corpus": asked.corpus.key, "tokens": asked.tokens, "contestant": contestant, "model": model,
-        "question": asked.question.text, "answer": answer, "error": error, "expected": expected,
+        "corpus": asked.corpus.key, "tokens": asked.tokens, "seed": asked.seed, "contestant": contestant,
+        "model": model, "question": asked.question.text, "answer": answer, "error": error, "expected": expected,
         "exact": not error and is_exact(answer, expected),
     }  # fmt: skip
     if table:
@@ -272,9 +273,10 @@ def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
     for key in options.corpus or ([] if options.oolong else CORPORA):
         corpus = CORPORA[key]
         for tokens in options.tokens:
-            text, records = make(corpus, tokens, options.records or max(10, min(1000, tokens // 200)))
+            number = options.records or max(10, min(1000, tokens // 200))
+            text, records = make(corpus, tokens, number, options.seed)
             asked = questions(corpus, records)[:: 25 // options.questions][: options.questions]
-            yield [Asked(corpus, tokens, text, records, question) for question in asked]
+            yield [Asked(corpus, tokens, text, records, question, options.seed) for question in asked]
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -285,7 +287,7 @@ async def run(options: argparse.Namespace) -> None:
     for asked in texts(options):
         async with _open(options, asked) as (engine, serve):
             for contestant in options.contestant or CONTESTANTS:
-                key = asked[0].corpus.key, asked[0].tokens, contestant, engine.model.name
+                key = asked[0].corpus.key, asked[0].tokens, asked[0].seed, contestant, engine.model.name
                 missing = [one for one in asked if (*key, one.question.text) not in done]
                 if contestant == "langextract":
                     if missing and serve and asked[0].records:
@@ -304,7 +306,7 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("corpus", "tokens", "contestant", "model", "question"))
+    return tuple(row[name] for name in ("corpus", "tokens", "seed", "contestant", "model", "question"))
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
@@ -318,9 +320,10 @@ def report(file: Path) -> None:
     """Print a table of what the rows come to."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in map(json.loads, file.read_text("utf-8").splitlines()):
-        groups.setdefault((row["model"], row["corpus"], row["tokens"], row["contestant"]), []).append(row)
-    names = "model, text, tokens, way, exact, 95%, precision, recall, calls, tokens in, out, seconds"
-    print(f"| {names.replace(', ', ' | ')} |\n|{'---|' * 12}")
+        key = tuple(row[name] for name in ("model", "corpus", "tokens", "seed", "contestant"))
+        groups.setdefault(key, []).append(row)
+    names = "model, text, tokens, seed, way, exact, 95%, precision, recall, calls, tokens in, out, seconds"
+    print(f"| {names.replace(', ', ' | ')} |\n|{'---|' * 13}")
     for key, rows in sorted(groups.items()):
         exact, count = sum(item["exact"] for item in rows), len(rows)
         low, high = wilson(exact, count)
@@ -351,6 +354,7 @@ def main() -> None:
     parser.add_argument("--contestant", action="append", choices=CONTESTANTS)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8000])
     parser.add_argument("--records", type=int, help="how many records a text has (a 200th of its tokens)")
+    parser.add_argument("--seed", type=int, default=0, help="of the text (0)")
     parser.add_argument("--questions", type=int, default=25, help="so many of the 25 questions")
     parser.add_argument("--chunk-tokens", type=int)
     parser.add_argument("--max-calls", type=int)
