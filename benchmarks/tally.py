@@ -136,8 +136,8 @@ def judge(
     expected = asked.question.expected
     row = {
         "corpus": asked.corpus.key, "tokens": asked.tokens, "seed": asked.seed, "contestant": contestant,
-        "model": model, "question": asked.question.text, "answer": answer, "error": error, "expected": expected,
-        "exact": not error and is_exact(answer, expected),
+        "model": model, "question": asked.question.text, "answer": answer, "error": error,
+        "expected": expected, "exact": not error and is_exact(answer, expected),
     }  # fmt: skip
     if table:
         row |= {"sql": table["plan"]["sql"], "coverage": table["coverage"]}
