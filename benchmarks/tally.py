@@ -209,7 +209,9 @@ def is_exact(answer: str, expected: Rows) -> bool:
     lines = (
         [part for part in re.split(r"\n|;|, (?=\D)", body) if part.strip()] if len(expected) > 1 else [body]
     )
-    if len(lines) > len(expected) + (len(expected) > 1):  # a line may announce the others
+    if len(expected) > 1 and lines and lines[0].rstrip().endswith(":"):  # it announces the others
+        del lines[0]
+    if len(lines) > len(expected):
         return False
     return all(any(_says(line, row) for line in lines) for row in expected)
 
