@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,7 @@ from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine, open_engine
 from memagent.engines.wrappers import Wrapper
 from memagent.errors import MemAgentError
+from memagent.evaluation.statistics import confidence_interval
 from memagent.reading.journal import prompt_digest
 from memagent.reading.read import Read
 from memagent.reading.sources import Source
@@ -311,13 +311,6 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("corpus", "tokens", "seed", "contestant", "model", "question"))
 
 
-def wilson(right: int, count: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson, 1927)."""
-    z, share = 1.96, right / count
-    middle, half = share + z * z / (2 * count), z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    return (middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)
-
-
 def report(file: Path) -> None:
     """Print a table of what the rows come to."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -328,7 +321,7 @@ def report(file: Path) -> None:
     print(f"| {names.replace(', ', ' | ')} |\n|{'---|' * 13}")
     for key, rows in sorted(groups.items()):
         exact, count = sum(item["exact"] for item in rows), len(rows)
-        low, high = wilson(exact, count)
+        low, high = confidence_interval([item["exact"] for item in rows])
         counted = [row["cells"] for row in rows if "cells" in row] or [[0, 0, 0]]
         sums = [sum(item) for item in zip(*counted, strict=True)]
         shares = [f"{sums[0] / item:.1%}" if item else "" for item in sums[1:]]

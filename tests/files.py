@@ -40,6 +40,13 @@ PROSE = {
 }
 
 
+def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write texts under their names, in folders that are made where they are missing."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+
+
 def text_of(document: Document) -> str:
     return "".join(block.text for block in document.blocks())
 

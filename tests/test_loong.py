@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmark_modules import BENCHMARKS
+from files import write_files
 from server import Server
 
 pytestmark = pytest.mark.slow
@@ -32,17 +33,14 @@ ROWS: list[dict[str, Any]] = [
 @pytest.fixture
 def loong(tmp_path: Path) -> Path:
     """A checkout of Loong."""
-    for name, text in {
-        "financial/2023-INK INC-j.txt": "Of another year.",
-        "financial/2024-INK INC-j.txt": "INK INC earned $7.",
-        "financial/2024-LAMP CO-j.txt": "LAMP CO earned $3.",
-        "paper/2401.1.md": "# On lamps\nWe cite nobody.",
-    }.items():
-        path = tmp_path / "Loong/data/doc" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    lines = "".join(f"{json.dumps(row)}\n" for row in ROWS)
-    (tmp_path / "Loong/data/loong.jsonl").write_text(lines, "utf-8")
+    texts = {
+        "doc/financial/2023-INK INC-j.txt": "Of another year.",
+        "doc/financial/2024-INK INC-j.txt": "INK INC earned $7.",
+        "doc/financial/2024-LAMP CO-j.txt": "LAMP CO earned $3.",
+        "doc/paper/2401.1.md": "# On lamps\nWe cite nobody.",
+        "loong.jsonl": "".join(f"{json.dumps(row)}\n" for row in ROWS),
+    }
+    write_files(tmp_path / "Loong/data", texts)
     return tmp_path / "Loong"
 
 

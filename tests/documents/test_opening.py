@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from files import PROSE, docx, epub, office, passed, pdf, read, text_of, zipped
+from files import PROSE, docx, epub, office, passed, pdf, read, text_of, write_files, zipped
 from memagent import DocumentError, open_document, text_document
 from memagent.documents.encodings import detect_encoding, is_doubtful, row_texts, unescape
 from memagent.errors import extra_hint
@@ -238,7 +238,7 @@ def test_text_of_a_string() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in {
+    texts = {
         "b.txt": "B",
         "a.txt": "A",
         "sub/c.txt": "C",
@@ -247,9 +247,8 @@ def folder(tmp_path: Path) -> Path:
         ".hidden": "no",
         ".git/config": "no",
         "sub/.cache/x.txt": "no",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    }
+    write_files(tmp_path, texts)
     return tmp_path
 
 
