@@ -60,8 +60,8 @@ class FactsEngine:
         self.paid += 1
         chat = [{"role": message.role, "content": message.content} for message in messages]
         body = {"model": "facts", "messages": chat, "max_tokens": sampling.max_tokens}
-        made = complete(body, self.reply(chat))
-        choice, usage = made["choices"][0], made["usage"]
+        completion = complete(body, self.reply(chat))
+        choice, usage = completion["choices"][0], completion["usage"]
         return Completion(
             choice["message"]["content"],
             choice["finish_reason"],
@@ -85,14 +85,14 @@ def run(
     document = text_document(document) if isinstance(document, str) else document
     reading = Read(problem, document, engine, settings, trace=trace, resume=resume)
 
-    async def conversations() -> list[Conversation]:
+    async def collect() -> list[Conversation]:
         return [replace(conversation, seconds=0.0) async for conversation in reading]
 
-    made = asyncio.run(conversations())
-    return replace(reading.result, seconds=0.0), made
+    conversations = asyncio.run(collect())
+    return replace(reading.result, seconds=0.0), conversations
 
 
 def section(prompt: str, tag: str) -> str:
     """What a prompt shows between the tags of this name; "" if it has none."""
-    found = re.search(rf"<({tag}-\w+)>\n(.*?)\n</\1>", prompt, re.DOTALL)
-    return found.group(2) if found else ""
+    match = re.search(rf"<({tag}-\w+)>\n(.*?)\n</\1>", prompt, re.DOTALL)
+    return match.group(2) if match else ""

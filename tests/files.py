@@ -53,10 +53,10 @@ def text_of(document: Document) -> str:
 
 def passed(document: Document) -> Pass:
     """A pass that has been read to its end."""
-    found = document.blocks()
-    for _ in found:
+    blocks = document.blocks()
+    for _ in blocks:
         pass
-    return found
+    return blocks
 
 
 def read(path: Path) -> str:

@@ -34,13 +34,13 @@ class FunctionEngine:
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)
         try:
-            made = self.reply(messages[-1].content)
-            made = await made if isawaitable(made) else made
-            if made is None and self.behind:
-                made = await self.behind.complete(messages, sampling)
+            reply = self.reply(messages[-1].content)
+            reply = await reply if isawaitable(reply) else reply
+            if reply is None and self.behind:
+                reply = await self.behind.complete(messages, sampling)
         finally:
             self.busy -= 1
-        return made if isinstance(made, Completion) else Completion(made)
+        return reply if isinstance(reply, Completion) else Completion(reply)
 
     async def aclose(self) -> None:
         """Nothing to release."""

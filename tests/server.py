@@ -297,15 +297,15 @@ class Server:
         if self.window is not None and len(prompt) > self.window:
             error = WORDINGS[self.wording](count_tokens(prompt), self.window)
             return Fault(400, body=json.dumps(error))
-        made = self.completion(body)
+        completion = self.completion(body)
         if fault and fault.spoil:
-            fault.spoil(made)
-        completion = json.dumps(made)
+            fault.spoil(completion)
+        text = json.dumps(completion)
         if fault:
-            return replace(fault, body=completion)
+            return replace(fault, body=text)
         with self._lock:
             self.paid.append(request.digest)
-        return Fault(body=completion, delay_seconds=self.latency_seconds)
+        return Fault(body=text, delay_seconds=self.latency_seconds)
 
     def _models(self, request: Request, attempt: int) -> Fault:
         if attempt < self.list_failures:
@@ -382,10 +382,10 @@ def complete(body: Mapping[str, Any], reply: str) -> dict[str, Any]:
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or math.inf
     tokens = [match.group() for match in re.finditer(_TOKEN, reply)]
     cut = len(tokens) > limit
-    kept = tokens[: int(limit)] if cut else tokens
+    reply_tokens = tokens[: int(limit)] if cut else tokens
     choice: dict[str, Any] = {
         "index": 0,
-        "message": {"role": "assistant", "content": "".join(kept)},
+        "message": {"role": "assistant", "content": "".join(reply_tokens)},
         "finish_reason": "length" if cut else "stop",
     }
     prompt_tokens = sum(count_tokens(message["content"]) for message in body["messages"])
@@ -397,14 +397,14 @@ def complete(body: Mapping[str, Any], reply: str) -> dict[str, Any]:
         "choices": [choice],
         "usage": {
             "prompt_tokens": prompt_tokens,
-            "completion_tokens": len(kept),
-            "total_tokens": prompt_tokens + len(kept),
+            "completion_tokens": len(reply_tokens),
+            "total_tokens": prompt_tokens + len(reply_tokens),
         },
     }
     if body.get("logprobs"):
-        choice["logprobs"] = {"content": [{"token": token, "logprob": -0.25} for token in kept]}
+        choice["logprobs"] = {"content": [{"token": token, "logprob": -0.25} for token in reply_tokens]}
     if body.get("return_token_ids"):
-        choice["token_ids"] = list(range(100, 100 + len(kept)))
+        choice["token_ids"] = list(range(100, 100 + len(reply_tokens)))
         completion["prompt_token_ids"] = list(range(prompt_tokens))
     return completion
 
@@ -431,9 +431,9 @@ def read_facts(messages: Messages) -> str:
     the memory and in the answer.
     """
     prompt = messages[-1]["content"]
-    noted = _section(prompt, "text") or _section(prompt, "document")
-    if noted is not None:
-        return "; ".join(re.findall(_FACT, noted)) or "nothing is told"
+    text = _section(prompt, "text") or _section(prompt, "document")
+    if text is not None:
+        return "; ".join(re.findall(_FACT, text)) or "nothing is told"
     memory = _section(prompt, "memory") or ""
     lines = [line for line in memory.splitlines() if re.match("FACT|SEAL", line)]
     chunk = _section(prompt, "chunk")
@@ -442,15 +442,15 @@ def read_facts(messages: Messages) -> str:
     facts = re.findall(_FACT, chunk)
     if not facts:
         return "UNCHANGED" if "UNCHANGED" in prompt else memory
-    kept = [line for line in lines if line.startswith("FACT")]
+    known_facts = [line for line in lines if line.startswith("FACT")]
     seal = hashlib.sha256(f"{memory} {chunk}".encode()).hexdigest()[:8]
     marker = ["MEMORY"] if "MEMORY" in prompt else []
-    return "\n".join([*marker, *kept, *facts, f"SEAL {seal}"])
+    return "\n".join([*marker, *known_facts, *facts, f"SEAL {seal}"])
 
 
 def _section(prompt: str, name: str) -> str | None:
-    found = re.search(rf"<({name}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
-    return found.group(2) if found else None
+    match = re.search(rf"<({name}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
+    return match.group(2) if match else None
 
 
 def facts_document(chunks: int, seed: int = 0, words: int = 40) -> str:

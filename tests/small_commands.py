@@ -23,12 +23,12 @@ class Commands:
         self.fails_at = ""
 
     def __call__(self, *words: object) -> None:
-        given = tuple(map(str, words[2:] if words[0] == "-m" else words))
-        self.called.append(given)
-        out = Path(given[given.index("--out") + 1])
+        command = tuple(map(str, words[2:] if words[0] == "-m" else words))
+        self.called.append(command)
+        out = Path(command[command.index("--out") + 1])
         if self.fails_at and self.fails_at in str(out):
             raise SystemExit(1)
-        self._make(given, out)
+        self._make(command, out)
 
 
 def load_script(name: str, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -29,13 +29,13 @@ def result(compare: Any, name: str, ours: bool, seconds: float) -> Any:
     """What one reader came to in two reads."""
     values = {"chunks": 3, "silent": 1, "errors": [], "calls": 4, "failed_calls": 0, "critical_path": 4}
     values |= {"computed_tokens": 9, "cached_tokens": 0, "completion_tokens": 5, "late_seconds": 0.0}
-    made = compare.Result(name, ours, {"openai": "3"})
-    made.clean = [
+    reader_result = compare.Result(name, ours, {"openai": "3"})
+    reader_result.clean = [
         compare.outcomes.Outcome(kind=kind, score=1.0, seconds=seconds, busy_seconds=seconds, **values)
         for kind in ("one", "other")
     ]
-    made.killed = made.clean[0]
-    return made
+    reader_result.killed = reader_result.clean[0]
+    return reader_result
 
 
 async def read_through(reading: Read) -> None:
@@ -113,5 +113,5 @@ def test_one_prompt_for_the_whole_text_wins_no_goal(compare: Any) -> None:
 def test_the_results_draw_a_picture(tmp_path: Path, compare: Any) -> None:
     pytest.importorskip("matplotlib")
     results = [result(compare, "memagent gated", True, 2.0), result(compare, "LlamaIndex refine", False, 9.0)]
-    compare.compare_plot.draw([it.told() for it in results], tmp_path / "all.png")
-    assert [it.name for it in tmp_path.iterdir()] == ["all.png"], "nothing was measured by length"
+    compare.compare_plot.draw([reader_result.told() for reader_result in results], tmp_path / "all.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["all.png"], "nothing was measured by length"

@@ -40,34 +40,34 @@ class Work:
 
 
 async def results(work: Work, items: Any, limit: int, ordered: bool = True) -> list[int]:
-    async with aclosing(map_concurrent(work, items, limit, ordered)) as found:
-        return [it async for it in found]
+    async with aclosing(map_concurrent(work, items, limit, ordered)) as stream:
+        return [result async for result in stream]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_results_come_in_order_and_within_the_limit(limit: int) -> None:
     work = Work()
-    assert asyncio.run(results(work, range(40), limit)) == [2 * it for it in range(40)]
+    assert asyncio.run(results(work, range(40), limit)) == [2 * number for number in range(40)]
     assert work.most == min(limit, 40)
 
 
 def test_results_come_as_they_are_ready() -> None:
-    found = asyncio.run(results(Work(), range(40), 8, ordered=False))
-    assert sorted(found) == [2 * it for it in range(40)] != found
+    numbers = asyncio.run(results(Work(), range(40), 8, ordered=False))
+    assert sorted(numbers) == [2 * number for number in range(40)] != numbers
 
 
 def test_items_are_taken_only_when_there_is_room() -> None:
-    taken: list[int] = []
+    numbers: list[int] = []
     work = Work()
 
     def items() -> Iterator[int]:
         for number in range(30):
-            taken.append(number)
-            assert len(taken) - work.done <= 3
+            numbers.append(number)
+            assert len(numbers) - work.done <= 3
             yield number
 
     asyncio.run(results(work, items(), 3, ordered=False))
-    assert len(taken) == 30
+    assert len(numbers) == 30
 
 
 def test_the_first_error_ends_it_and_nothing_stays_behind() -> None:
@@ -87,8 +87,8 @@ def test_a_consumer_that_stops_leaves_nothing_running() -> None:
     work = Work()
 
     async def run() -> None:
-        async with aclosing(map_concurrent(work, range(1000), 10)) as found:
-            async for _ in found:
+        async with aclosing(map_concurrent(work, range(1000), 10)) as stream:
+            async for _ in stream:
                 break
         assert work.now == 0
 
@@ -121,7 +121,7 @@ def test_what_blocks_does_not_hold_up_the_loop() -> None:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        assert [it async for it in in_thread(slow())] == [0, 1, 2, 3]
+        assert [number async for number in in_thread(slow())] == [0, 1, 2, 3]
         ticking.cancel()
         return ticks
 
@@ -134,45 +134,45 @@ def test_what_came_before_an_error_comes_before_it() -> None:
         raise ValueError("broken")
 
     async def run() -> None:
-        taken = []
+        items = []
         with pytest.raises(ValueError, match="broken"):
             async for item in in_thread(broken()):
-                taken.append(item)
-        assert taken == [0, 1, 2]
+                items.append(item)
+        assert items == [0, 1, 2]
 
     asyncio.run(run())
 
 
 def test_slow_work_has_its_own_threads() -> None:
     """However many slow ones there are, others go on, and what waits for a turn can be cancelled."""
-    go, begun = threading.Event(), list[int]()
+    go, started = threading.Event(), list[int]()
 
     def slow(number: int) -> Iterator[int]:
-        begun.append(number)
+        started.append(number)
         assert go.wait(60)
         yield number
 
-    async def taken(items: Iterable[int], is_slow: bool) -> list[int]:
-        return [it async for it in in_thread(items, lambda: is_slow)]
+    async def take_all(items: Iterable[int], is_slow: bool) -> list[int]:
+        return [item async for item in in_thread(items, lambda: is_slow)]
 
     async def run() -> None:
         with ThreadPoolExecutor(1) as threads:
             asyncio.get_running_loop().set_default_executor(threads)
-            waiting = [asyncio.create_task(taken(slow(n), is_slow=True)) for n in range(20)]
+            waiting = [asyncio.create_task(take_all(slow(n), is_slow=True)) for n in range(20)]
             try:
                 async with asyncio.timeout(60):
-                    while len(begun) < 2:  # noqa: ASYNC110 a thread adds to it
+                    while len(started) < 2:  # noqa: ASYNC110 a thread adds to it
                         await asyncio.sleep(0.005)
-                    assert await taken(range(20), is_slow=False) == list(range(20))
-                assert len(begun) < 10
+                    assert await take_all(range(20), is_slow=False) == list(range(20))
+                assert len(started) < 10
                 for task in waiting[10:]:
                     task.cancel()
                 await asyncio.wait(waiting[10:])
             finally:
                 go.set()
             assert await asyncio.gather(*waiting[:10]) == [[number] for number in range(10)]
-            assert await taken(range(3), is_slow=True) == [0, 1, 2]
-        assert sorted(begun) == list(range(10)), "a cancelled one was begun"
+            assert await take_all(range(3), is_slow=True) == [0, 1, 2]
+        assert sorted(started) == list(range(10)), "a cancelled one was begun"
 
     asyncio.run(run())
 

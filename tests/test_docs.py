@@ -44,15 +44,15 @@ _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 def snippets(language: str) -> Iterator[object]:
     for page in PAGES:
-        for number, (found, code) in enumerate(_FENCE.findall(page.read_text("utf-8")), 1):
-            if found == language:
+        for number, (fence_language, code) in enumerate(_FENCE.findall(page.read_text("utf-8")), 1):
+            if fence_language == language:
                 yield pytest.param(code, id=f"{page.name}-{number}")
 
 
 def commands(page: Path) -> Iterator[str]:
     """The memagent commands of the shell snippets that need nothing which only a user has."""
-    for found, code in _FENCE.findall(page.read_text("utf-8")):
-        for line in code.replace("\\\n", " ").splitlines() if found == "sh" else ():
+    for language, code in _FENCE.findall(page.read_text("utf-8")):
+        for line in code.replace("\\\n", " ").splitlines() if language == "sh" else ():
             needs_a_user = "--model" in line or "--base-url" in line
             if re.search(r"(^|\| )memagent ", line) and not needs_a_user:
                 yield line
@@ -60,8 +60,8 @@ def commands(page: Path) -> Iterator[str]:
 
 def reply(messages: Messages) -> str:
     """A model that copies what it is to take a note on, and answers all questions alike."""
-    noted = re.search(r"<(text-\w+)>\n(.*?)\n</\1>", messages[-1]["content"], re.DOTALL)
-    return noted[2] if noted else "a hat"
+    match = re.search(r"<(text-\w+)>\n(.*?)\n</\1>", messages[-1]["content"], re.DOTALL)
+    return match[2] if match else "a hat"
 
 
 @pytest.fixture
@@ -123,8 +123,8 @@ def test_toml_snippets_are_accepted(code: str, workplace: Path) -> None:
 def said_commands() -> Iterator[object]:
     """Every memagent command in the fences of all pages, those that need a user's things as well."""
     for page in ALL_PAGES:
-        for found, code in _FENCE.findall(page.read_text("utf-8")):
-            for line in code.replace("\\\n", " ").splitlines() if found in ("sh", "text", "bash") else ():
+        for language, code in _FENCE.findall(page.read_text("utf-8")):
+            for line in code.replace("\\\n", " ").splitlines() if language in ("sh", "text", "bash") else ():
                 for part in re.findall(r"(?:^|[|&] |-m )memagent ([a-z][^|&#]*)", line):
                     yield pytest.param(part.split(), id=f"{page.name}: {part[:60]}")
 
@@ -211,18 +211,18 @@ def test_every_field_is_documented(name: str, kind: type[Any]) -> None:
 def test_every_setting_of_training_is_documented() -> None:
     page = (ROOT / "docs" / "training.md").read_text("utf-8")
     table = page.partition("| setting | default |")[2].partition("\n\n")[0]
-    said: set[str] = set()
+    documented: set[str] = set()
     for row in table.splitlines()[2:]:
         part = ""
         for name in re.findall(r"`([\w.*]+)`", row.split("|")[1]):
             part, _, last = name.rpartition(".") if "." in name else (part, ".", name)
-            said.add(f"{part}.{last}".lstrip("."))
+            documented.add(f"{part}.{last}".lstrip("."))
     known: set[str] = set()
     for name, setting in TrainingSettings.model_fields.items():
         inner = type(setting.default).model_fields if isinstance(setting.default, StrictModel) else ()
         whole = {f"{name}.*"} if name in ("engine", "read") else set()
-        known |= whole or {f"{name}.{it}" for it in inner} or {name}
-    assert said == known
+        known |= whole or {f"{name}.{field}" for field in inner} or {name}
+    assert documented == known
 
 
 def test_every_public_name_is_documented() -> None:

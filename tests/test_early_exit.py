@@ -29,15 +29,15 @@ def engine() -> ScriptedEngine:
         prompt = messages[-1].content
         if "<chunk-" not in prompt:
             return "done"
-        facts = [it for it in ("First fact.", "Second fact.") if it in prompt]
-        shown = prompt.partition("<chunk-")[2].partition("</chunk-")[0]
-        return "MEMORY\n" + "\n".join(facts) + "\nENOUGH" if " fact." in shown else "UNCHANGED"
+        facts = [fact for fact in ("First fact.", "Second fact.") if fact in prompt]
+        chunk = prompt.partition("<chunk-")[2].partition("</chunk-")[0]
+        return "MEMORY\n" + "\n".join(facts) + "\nENOUGH" if " fact." in chunk else "UNCHANGED"
 
     return ScriptedEngine(reply)
 
 
 def example() -> Example:
-    texts = [" ".join(f"word{place}x{number}" for number in range(30)) for place in range(12)]
+    texts = [" ".join(f"word{index}x{number}" for number in range(30)) for index in range(12)]
     texts[2] += " First fact."
     texts[5] += " Second fact."
     facts = ("First fact.", "Second fact.")
@@ -63,7 +63,7 @@ def test_a_stop_is_where_a_read_with_that_patience_stops(patience: int, early_ex
 
 def test_the_least_patience_is_proved_by_enough_examples(early_exit: Any) -> None:
     path = asyncio.run(early_exit.read_through("task", example(), engine(), SETTINGS))
-    least = next(it for it in early_exit._PATIENCES if not path.too_early(it))
+    least = next(patience for patience in early_exit._PATIENCES if not path.too_early(patience))
     assert least > 0
     assert early_exit.least_patience([path] * 9, 0.1) == least, "(0 + 1) / (9 + 1)"
     assert early_exit.least_patience([path] * 8, 0.1) is None
@@ -72,8 +72,8 @@ def test_the_least_patience_is_proved_by_enough_examples(early_exit: Any) -> Non
 
 def test_the_advice_is_measured_on_the_others(early_exit: Any) -> None:
     path = asyncio.run(early_exit.read_through("task", example(), engine(), SETTINGS))
-    told = early_exit.advice([path] * 18, 0.1)
-    assert "chosen on 9 examples" in told and "Of 9 others 0.0 [0, 30]% were left too early" in told
+    advice = early_exit.advice([path] * 18, 0.1)
+    assert "chosen on 9 examples" in advice and "Of 9 others 0.0 [0, 30]% were left too early" in advice
     assert "9 examples prove of no patience" in early_exit.advice([path] * 18, 0.05)
     assert next(row[:3] for row in early_exit.rows([path])) == ("task", 0, 1)
     never = early_exit.Path("task", (early_exit.Step(10, changed=True, enough=False),) * 3, 10)

@@ -63,8 +63,10 @@ def test_a_sliding_window_bounds_what_is_attended_to(flops: Flops) -> None:
 
 def test_what_is_left_out_of_a_config_has_its_usual_value(script: Any) -> None:
     with_heads = {**SMALL, "head_dim": 2, "num_key_value_heads": 2}
-    without = {name: it for name, it in SMALL.items() if name not in ("head_dim", "num_key_value_heads")}
-    shapes = [script.Shape.of(it) for it in (with_heads, without, {"text_config": without})]
+    without = {
+        name: value for name, value in SMALL.items() if name not in ("head_dim", "num_key_value_heads")
+    }
+    shapes = [script.Shape.of(config) for config in (with_heads, without, {"text_config": without})]
     assert shapes[0] == shapes[1] == shapes[2]
 
 
@@ -90,14 +92,14 @@ def test_a_model_of_another_shape_is_refused(
 def test_reading_in_chunks_is_linear_and_one_prompt_is_not(script: Any) -> None:
     shape = script.Shape.of({**SMALL, "num_hidden_layers": 8})  # attention weighs much beside a width of 4
     lengths = (4000, 8000, 16000)
-    found = {
+    flops_by_workflow = {
         name: asyncio.run(script.flops_by_length(shape, name, lengths, SHORT))
         for name in ("gated", "full", "rag")
     }
-    exponents = {name: growth(it.items()) for name, it in found.items()}
+    exponents = {name: growth(by_length.items()) for name, by_length in flops_by_workflow.items()}
     assert exponents["gated"] == pytest.approx(1.0, abs=0.05)
     assert exponents["full"] is not None and exponents["full"] > 1.7
-    assert len(set(found["rag"].values())) == 1, "what it shows does not grow"
+    assert len(set(flops_by_workflow["rag"].values())) == 1, "what it shows does not grow"
 
 
 def test_the_calls_of_a_read_are_added_up(script: Any) -> None:
@@ -120,8 +122,15 @@ def test_it_prints_a_line_for_each_workflow_and_draws_them(
     monkeypatch.setattr("sys.argv", command)
     script.main()
     lines = capsys.readouterr().out.splitlines()
-    assert [it.strip() for it in lines[0].split("|")] == ["", "10^15 FLOPs", "1,000", "2,000", "growth", ""]
+    assert [cell.strip() for cell in lines[0].split("|")] == [
+        "",
+        "10^15 FLOPs",
+        "1,000",
+        "2,000",
+        "growth",
+        "",
+    ]
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["gated", "full"]
-    found = json.loads(record.read_text("utf-8"))["flops"]
-    assert found["gated"]["1000"] > found["full"]["1000"] > 0
+    flops_by_workflow = json.loads(record.read_text("utf-8"))["flops"]
+    assert flops_by_workflow["gated"]["1000"] > flops_by_workflow["full"]["1000"] > 0
     assert plot.read_bytes().startswith(b"\x89PNG")

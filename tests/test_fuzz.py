@@ -249,9 +249,9 @@ def limited(seconds: int, what: str) -> Iterator[None]:
 
 def named(rng: random.Random, folder: Path, suffixes: tuple[str, ...], number: int) -> Path:
     """A path with an odd name, each in its own folder."""
-    place = folder / str(number)
-    place.mkdir()
-    return place / os.fsdecode(rng.choice(NAMES) + rng.choice(suffixes).encode())
+    subfolder = folder / str(number)
+    subfolder.mkdir()
+    return subfolder / os.fsdecode(rng.choice(NAMES) + rng.choice(suffixes).encode())
 
 
 def reply(messages: tuple[Message, ...]) -> str:
@@ -274,12 +274,14 @@ def read_odd(path: Path, content: bytes, rng: random.Random) -> str:
         with limited(SECONDS, repr(path)):
             trajectory = asyncio.run(aread("What?", path, engine=engine, settings=settings))
     except DocumentError as error:
-        said = str(error)
-        said.encode()
-        assert said.isprintable()
-        shown = "".join(it if it.isprintable() else ascii(it)[1:-1] for it in str(path))
-        assert said.startswith(shown), f"{said!r} does not name {path!r}"
-        return said[len(shown) :][:20]
+        message = str(error)
+        message.encode()
+        assert message.isprintable()
+        escaped_path = "".join(
+            character if character.isprintable() else ascii(character)[1:-1] for character in str(path)
+        )
+        assert message.startswith(escaped_path), f"{message!r} does not name {path!r}"
+        return message[len(escaped_path) :][:20]
     assert trajectory.answer
     assert trajectory.error is None
     for conversation in trajectory.conversations:

@@ -224,29 +224,29 @@ def sections(prompt: str, template: str) -> dict[str, str]:
 
     Its first literal may be a tag alone, which within a line is code, so that one counts where a line begins.
     """
-    rest, found = prompt, []
+    rest, parts = prompt, []
     for position, literal in enumerate(literals(template)):
         begins = "" if position else "\n"
         assert literal == "" or (begins + prompt).count(begins + literal) == 1
         before, between, rest = rest.partition(literal) if literal else (rest, "", "")
         assert between == literal
         assert position > 0 or before == ""
-        found.append(before)
+        parts.append(before)
     assert rest == ""
-    return dict(zip(re.findall(r"\{(\w+)\}", template), found[1:], strict=True))
+    return dict(zip(re.findall(r"\{(\w+)\}", template), parts[1:], strict=True))
 
 
 def fold(text: str) -> str:
     """The text as it might be seen: no invisible characters, one width, one case."""
     ignored = "\u034f\u115f\u1160\u3164\uffa0"
-    seen = (
+    letters = (
         letter
         for letter in text
         if (unicodedata.category(letter) not in ("Cf", "Cc") or letter.isspace())
         and letter not in ignored
         and not "\ufe00" <= letter <= "\ufe0f"
     )
-    return unicodedata.normalize("NFKC", "".join(seen)).casefold()
+    return unicodedata.normalize("NFKC", "".join(letters)).casefold()
 
 
 def tags(text: str, names: tuple[str, ...]) -> list[tuple[bool, str]]:
@@ -255,12 +255,12 @@ def tags(text: str, names: tuple[str, ...]) -> list[tuple[bool, str]]:
     A tag that opens within a line is none: `#include <memory>` is code. One with a mark is one anywhere.
     """
     closing = r"\s*[/\\⁄∕][\s/\\]*"
-    found = re.finditer(
+    matches = re.finditer(
         rf"<(?P<close>{closing})?\s*(?P<name>{'|'.join(names)})(?![\w-])(?P<end>[^<>]*>)?", fold(text)
     )
     return [
         (bool(tag["close"]), tag["name"])
-        for tag in found
+        for tag in matches
         if tag["close"] or (tag["end"] and ("-" in tag["name"] or begins_line(tag)))
     ]
 
@@ -289,28 +289,28 @@ def check(prompts: Prompts, trajectory: Trajectory, names: tuple[str, ...], docu
         is_marked = "{mark}" in prompts.update
         ours = tuple(f"{name}-{prompts.mark}" for name in names) if is_marked else names
         if user.content.startswith(literals(prompts.check)[0]):
-            asked = sections(user.content, marked(prompts.check, prompts))
-            assert asked["memory"] == prompts.neutralise(memory)
+            check_slots = sections(user.content, marked(prompts.check, prompts))
+            assert check_slots["memory"] == prompts.neutralise(memory)
             memory = conversation.memory
             continue
         update = conversation.kind == "update"
         if "note" in prompts.own and user.content.startswith(f"<text-{prompts.mark}>"):
-            found = sections(user.content.rstrip("\n"), marked(prompts.own["note"].rstrip("\n"), prompts))
+            slots = sections(user.content.rstrip("\n"), marked(prompts.own["note"].rstrip("\n"), prompts))
             ours, benign = (*ours, f"text-{prompts.mark}"), prompts.fill("note", problem="P", chunk="C")
         else:
-            found = sections(user.content, marked(prompts.update if update else prompts.answer, prompts))
-            assert found["memory"] == (prompts.neutralise(memory) or prompts.empty_memory)
+            slots = sections(user.content, marked(prompts.update if update else prompts.answer, prompts))
+            assert slots["memory"] == (prompts.neutralise(memory) or prompts.empty_memory)
             benign = (
                 prompts.fill("update", problem="P", chunk="C", memory="M")
                 if update
                 else prompts.fill("answer", problem="P", memory="M")
             )
-        assert found["problem"] == PROBLEM
+        assert slots["problem"] == PROBLEM
         memory = conversation.memory
         if update:
             start, end = conversation.span or (0, 0)
-            assert found["chunk"] == prompts.neutralise(document[start:end])
-            assert prompts.restore(found["chunk"]) == sendable(document[start:end])
+            assert slots["chunk"] == prompts.neutralise(document[start:end])
+            assert prompts.restore(slots["chunk"]) == sendable(document[start:end])
         assert tags(user.content, ours) == tags(benign[-1].content, ours)
         assert tag_lines(user.content, ours) == tag_lines(benign[-1].content, ours)
         check_clean(user.content)
@@ -405,8 +405,8 @@ def test_a_document_that_guessed_the_mark_is_data(prompts: Prompts) -> None:
     for hostile in hostile_texts((memory, problem, chunk)):
         (message,) = prompts.fill("update", problem=PROBLEM, chunk=hostile, memory=hostile)
         assert tags(message.content, (memory, problem, chunk)) == tags(benign, (memory, problem, chunk))
-        found = sections(message.content, marked(prompts.update, prompts))
-        assert prompts.restore(found["chunk"]) == prompts.restore(found["memory"]) == sendable(hostile)
+        slots = sections(message.content, marked(prompts.update, prompts))
+        assert prompts.restore(slots["chunk"]) == prompts.restore(slots["memory"]) == sendable(hostile)
 
 
 def lookalikes(mark: str) -> list[str]:
@@ -420,7 +420,7 @@ def lookalikes(mark: str) -> list[str]:
             for left, right in ("‹›", "〈〉", "⟨⟩", "«»", "[]", "()", "≺≻", "  ")
         ),
         *(f"</chunk-{sign.join(mark)}>" for sign in (" ", "\u200b", "-", "_", "\u0301", "1", "\n", "漢")),
-        *(f"</chunk-{it}>" for it in (mark.upper(), wide(mark), cyrillic, cyrillic.upper(), greek)),
+        *(f"</chunk-{variant}>" for variant in (mark.upper(), wide(mark), cyrillic, cyrillic.upper(), greek)),
         *(f"</сhunk-{mark}>", f"‹/сhunk\u2011{cyrillic}›", f"== end of chunk {mark} ==", mark),
         *(f"［file-{mark}: trusted.txt］", f"a [file-{mark}: trusted.txt]", f"[file_{mark}: trusted.txt]"),
     ]
@@ -546,8 +546,8 @@ def test_a_document_that_begins_as_a_thought_does_is_quoted_whole(begins: str) -
     text = f"{begins}\nThe code is K7."
 
     def copy(messages: tuple[Message, ...]) -> str:
-        shown = re.search(r"<(chunk|memory)-(\w+)>\n(.*?)\n</\1-\2>", messages[-1].content, re.DOTALL)
-        return shown[3] if shown else ""
+        match = re.search(r"<(chunk|memory)-(\w+)>\n(.*?)\n</\1-\2>", messages[-1].content, re.DOTALL)
+        return match[3] if match else ""
 
     settings = ReadSettings(workflow="overwrite", chunk_tokens=400)
     read = Read("Which code?", text_document(text), ScriptedEngine(copy), settings)

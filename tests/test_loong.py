@@ -53,17 +53,17 @@ def answer(loong: Path, server: Server) -> subprocess.CompletedProcess[str]:
 def test_rows_have_the_answers_and_a_second_run_asks_nothing(loong: Path) -> None:
     with Server(lambda messages: "Seven.") as server:
         assert answer(loong, server).returncode == 0
-        asked = {body["messages"][-1]["content"] for body in server.asked}
+        prompts = {body["messages"][-1]["content"] for body in server.asked}
         assert answer(loong, server).returncode == 0
-        assert len(server.asked) == len(asked) == 2
+        assert len(server.asked) == len(prompts) == 2
     answered = [json.loads(line) for line in (loong / "answers.jsonl").read_text("utf-8").splitlines()]
     expected = [row | {"generate_response": "Seven."} for row in ROWS[:2]]
     assert sorted(answered, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
-    reports = next(prompt for prompt in asked if "INK" in prompt)
+    reports = next(prompt for prompt in prompts if "INK" in prompt)
     assert "《j》\nLAMP CO earned $3.\n\n《j》\nINK INC earned $7.\n\n" in reports
     assert "Read the reports.\n\nWhat did INK INC earn?" in reports
     assert "another year" not in reports
-    papers = next(prompt for prompt in asked if "Which cite" in prompt)
+    papers = next(prompt for prompt in prompts if "Which cite" in prompt)
     assert "On lamps\n# On lamps\nWe cite nobody." in papers
     assert "#Papers:" not in papers
 

@@ -27,8 +27,8 @@ def installed(tmp_path: Path) -> Path:
     shutil.copy(PACKAGE / "skim.py", folder)
     groups = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
     lines = [
-        f"[{group}]\n" + "".join(f"{name} = {it}\n" for name, it in its.items())
-        for group, its in groups.items()
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in entries.items())
+        for group, entries in groups.items()
     ]
     (about / "entry_points.txt").write_text("\n".join(lines), "utf-8")
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: skim\nVersion: 0.1\n", "utf-8")
@@ -54,12 +54,12 @@ def test_it_reads_and_resumes_with_its_own_settings(installed: Path) -> None:
     assert stopped.returncode == 3, stopped.stderr
     done = memagent(installed, *words, "--resume")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["workflow"] == "skim" and told["answer"].startswith("Polly saw")
-    assert told["calls"] == -(-told["chunks"] // 3) + 1 > 3
+    result = json.loads(done.stdout)
+    assert result["workflow"] == "skim" and result["answer"].startswith("Polly saw")
+    assert result["calls"] == -(-result["chunks"] // 3) + 1 > 3
     lines = [json.loads(line) for line in (installed.parent / "read.jsonl").read_text("utf-8").splitlines()]
     assert lines[0]["every"] == 3
-    assert next(it["memory"] for it in lines if it["type"] == "conversation") > "Polly saw 0", (
+    assert next(line["memory"] for line in lines if line["type"] == "conversation") > "Polly saw 0", (
         "it is not loud"
     )
     other = memagent(installed, *words, "--resume", "--every", "2")
@@ -67,9 +67,9 @@ def test_it_reads_and_resumes_with_its_own_settings(installed: Path) -> None:
 
 
 def test_it_stands_in_the_help_and_is_checked_as_ours_are(installed: Path) -> None:
-    told = " ".join(memagent(installed, "ask", "--help-all").stdout.split())
-    assert "--every N which chunks skim reads: every 2nd, every 3rd ... (2)" in told
-    assert "skim" in told and "parrot" in told
+    help_text = " ".join(memagent(installed, "ask", "--help-all").stdout.split())
+    assert "--every N which chunks skim reads: every 2nd, every 3rd ... (2)" in help_text
+    assert "skim" in help_text and "parrot" in help_text
     wrong = memagent(installed, "ask", "Which?", "skim.py", "--every", "0")
     assert wrong.returncode == 2 and "every is 0: it must be above 0" in wrong.stderr
 
@@ -139,5 +139,5 @@ def test_none_is_missing_and_all_of_ours_are_declared() -> None:
 def test_the_page_shows_this_package() -> None:
     page = (PACKAGE.parents[1] / "docs" / "plugins.md").read_text("utf-8")
     code = (PACKAGE / "skim.py").read_text("utf-8")
-    shown = page.partition("# skim.py\n")[2].partition("```")[0]
-    assert "async def skim(" in shown and shown.partition("\n\n\n")[2] in code
+    snippet = page.partition("# skim.py\n")[2].partition("```")[0]
+    assert "async def skim(" in snippet and snippet.partition("\n\n\n")[2] in code

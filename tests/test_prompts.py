@@ -32,7 +32,7 @@ def content(messages: tuple[Message, ...]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("update", "answer", "said"),
+    ("update", "answer", "message"),
     [
         ("{chunk}{memory}", ANSWER, r"the update template lacks \{problem\}$"),
         ("", ANSWER, r"the update template lacks \{chunk\}, \{memory\}, \{problem\}$"),
@@ -47,8 +47,8 @@ def content(messages: tuple[Message, ...]) -> str:
         (UPDATE + "{0}", ANSWER, r"unknown \{0\}"),
     ],
 )
-def test_slots_are_checked(update: str, answer: str, said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_slots_are_checked(update: str, answer: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         Prompts(update=update, answer=answer)
 
 
@@ -173,7 +173,7 @@ def test_templates_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             GOOD + "sytem = 'x'",
@@ -191,10 +191,10 @@ def test_templates_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
         ("a = " + "[" * 5000, "cannot be read"),
     ],
 )
-def test_a_bad_file_is_an_error_that_names_it(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_file_is_an_error_that_names_it(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "prompts.toml"
     path.write_text(text)
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=message) as refused:
         load_prompts(path)
     assert str(path) in str(refused.value)
 
@@ -216,7 +216,7 @@ def test_what_differs_between_questions_comes_after_the_chunk(prompts: Prompts) 
         content(prompts.fill("update", problem=problem, chunk="the chunk", memory="M"))
         for problem in ("Who?", "Why?")
     )
-    same = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
+    same = next(position for position, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     assert "the chunk" in one[:same]
 
 
@@ -264,10 +264,10 @@ def test_the_mark_is_all_that_differs_between_documents() -> None:
 @pytest.mark.parametrize("prompts", [GATED, OVERWRITE])
 def test_the_instructions_are_the_same_for_all_documents(prompts: Prompts) -> None:
     one, two = (
-        content(prompts.for_document(it * 14).fill("update", problem="P", chunk="C", memory="M"))
-        for it in "ab"
+        content(prompts.for_document(letter * 14).fill("update", problem="P", chunk="C", memory="M"))
+        for letter in "ab"
     )
-    same = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
+    same = next(position for position, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     assert "<chunk-" in one[:same]
     assert "\nC\n" not in one[:same]
 

@@ -38,12 +38,12 @@ def test_the_registry_s_entry_starts_the_server_that_there_is(capsys: pytest.Cap
 
 
 def test_llms_txt_is_up_to_date() -> None:
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "import llms; print(llms.index(), end='')"],
         cwd=ROOT / "docs", capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    assert (ROOT / "llms.txt").read_text("utf-8") == made.stdout, "run python docs/llms.py"
+    assert process.returncode == 0, process.stderr
+    assert (ROOT / "llms.txt").read_text("utf-8") == process.stdout, "run python docs/llms.py"
 
 
 @pytest.mark.parametrize("command", ["memagent", "python -m memagent"])
@@ -51,5 +51,5 @@ def test_the_version_is_told(command: str) -> None:
     words = [str(Path(sys.executable).parent / "memagent")]
     if command != "memagent":
         words = [sys.executable, "-m", "memagent"]
-    told = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True).stdout
-    assert told == f"memagent {PROJECT['version']}\n"
+    output = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True).stdout
+    assert output == f"memagent {PROJECT['version']}\n"

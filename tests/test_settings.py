@@ -20,7 +20,7 @@ def config(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def made(**values: Any) -> Settings:
+def make_settings(**values: Any) -> Settings:
     """Settings with these values, each in the part that it belongs to."""
     parts: dict[str, dict[str, Any]] = {"engine": {}, "read": {}}
     for name, value in values.items():
@@ -32,14 +32,14 @@ def made(**values: Any) -> Settings:
 
 
 def test_nothing_set_is_the_defaults() -> None:
-    assert load_settings(environment={}) == made()
+    assert load_settings(environment={}) == make_settings()
 
 
 def test_later_places_win(tmp_path: Path) -> None:
     file = config(tmp_path, "model = 'file'\nseed = 1\nthreads = 1\nretries = 1\n")
     environment = {"MEMAGENT_MODEL": "environment", "MEMAGENT_SEED": "2", "MEMAGENT_THREADS": "2"}
     loaded = load_settings({"model": "flag", "seed": 3}, file, environment)
-    assert loaded == made(model="flag", seed=3, threads=2, retries=1)
+    assert loaded == make_settings(model="flag", seed=3, threads=2, retries=1)
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_the_users_own_file_is_used_unless_one_is_named(tmp_path: Path) -> None:
     user_config_path().parent.mkdir(parents=True)
     user_config_path().write_text("model = 'own'\n")
     assert load_settings(environment={}).engine.model == "own"
-    assert load_settings(file=config(tmp_path, "seed = 1"), environment={}) == made(seed=1)
+    assert load_settings(file=config(tmp_path, "seed = 1"), environment={}) == make_settings(seed=1)
 
 
 def test_paths_are_below_the_users_home(nobody: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_variables_of_openai_count_unless_ours_are_set() -> None:
 def test_empty_variables_and_flags_of_none_are_not_set() -> None:
     environment = {"MEMAGENT_SEED": "", "MEMAGENT_MODEL": "", "OPENAI_API_KEY": "", "MEMAGENT_RETRIES": "2"}
     flags = {"temperature": None, "retries": None, "model": None}
-    assert load_settings(flags, environment=environment) == made(retries=2)
+    assert load_settings(flags, environment=environment) == make_settings(retries=2)
 
 
 # Types and names
@@ -99,9 +99,9 @@ def test_empty_variables_and_flags_of_none_are_not_set() -> None:
 )
 def test_variables_become_their_type(name: str, text: str, value: Any) -> None:
     loaded = load_settings(environment={f"MEMAGENT_{name}": text})
-    found = getattr(getattr(loaded, settings_by_name()[name.lower()][0]), name.lower())
-    assert found == value
-    assert type(found) is type(value)
+    loaded_value = getattr(getattr(loaded, settings_by_name()[name.lower()][0]), name.lower())
+    assert loaded_value == value
+    assert type(loaded_value) is type(value)
 
 
 def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "message"),
     [
         ({"MEMAGENT_CHUNK_TOKENS": "many"}, "environment: chunk_tokens is 'many': it must be a whole number"),
         ({"MEMAGENT_CHUNK_TOKENS": "1.5"}, "it must be a whole number"),
@@ -125,13 +125,13 @@ def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
         ({"MEMAGENT_QQQ": "5"}, "environment: unknown setting 'qqq'$"),
     ],
 )
-def test_bad_variables(environment: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_bad_variables(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         load_settings(environment=environment)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("chunk_tokens = '5'", "chunk_tokens is '5': it must be a whole number"),
         ("chunk_tokens = 5.0", "chunk_tokens is 5.0: it must be a whole number"),
@@ -150,9 +150,9 @@ def test_bad_variables(environment: dict[str, str], said: str) -> None:
         ("a = " + "[" * 5000, "is not valid TOML"),
     ],
 )
-def test_bad_files(tmp_path: Path, text: str, said: str) -> None:
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
     path = config(tmp_path, text)
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=message) as refused:
         load_settings(file=path, environment={})
     assert str(path) in str(refused.value)
 
@@ -196,13 +196,13 @@ def test_bad_flags() -> None:
 def test_values_out_of_range_name_the_setting_and_the_value(name: str, values: tuple[Any, ...]) -> None:
     for value in values:
         with pytest.raises(SettingsError, match=name) as refused:
-            made(**{name: value})
+            make_settings(**{name: value})
         assert str(value) in str(refused.value)
 
 
 def test_the_ends_of_the_ranges_are_allowed() -> None:
-    made(temperature=0, top_p=1, retries=0, max_calls=1, chunk_tokens=1)
-    made(temperature=2.0, top_p=0.001, timeout_seconds=0.001, seed=-1)
+    make_settings(temperature=0, top_p=1, retries=0, max_calls=1, chunk_tokens=1)
+    make_settings(temperature=2.0, top_p=0.001, timeout_seconds=0.001, seed=-1)
 
 
 # Secrets
@@ -219,20 +219,20 @@ def test_the_key_is_never_shown(tmp_path: Path) -> None:
     assert "123456" not in str(refused.value)
 
 
-@pytest.mark.parametrize("place", ["flags", "file", "MEMAGENT_BASE_URL"])
-def test_the_key_of_openai_goes_to_no_other_endpoint(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["flags", "file", "MEMAGENT_BASE_URL"])
+def test_the_key_of_openai_goes_to_no_other_endpoint(source: str, tmp_path: Path) -> None:
     environment, flags, file = {"OPENAI_API_KEY": "theirs"}, {}, None
     assert load_settings(environment=environment).engine.api_key == "theirs"
-    if place == "flags":
+    if source == "flags":
         flags = {"base_url": "http://other/v1"}
-    elif place == "file":
+    elif source == "file":
         file = config(tmp_path, "base_url = 'http://other/v1'")
     else:
-        environment[place] = "http://other/v1"
+        environment[source] = "http://other/v1"
     assert load_settings(flags, file, environment).engine.api_key is None
     assert load_settings({**flags, "api_key": "mine"}, file, environment).engine.api_key == "mine"
     both = environment | {"OPENAI_BASE_URL": "http://theirs/v1"}
-    assert load_settings(environment=both).engine.api_key == (None if place.isupper() else "theirs")
+    assert load_settings(environment=both).engine.api_key == (None if source.isupper() else "theirs")
 
 
 # The one strict loader

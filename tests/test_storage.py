@@ -33,9 +33,9 @@ def test_what_was_appended_is_read(tmp_path: Path) -> None:
     written(tmp_path / "log")
     assert list(read_log(tmp_path / "log")) == LINES
     with Log(tmp_path / "log") as log:
-        found = list(log.lines())
-        assert [line for line, _ in found] == LINES
-        assert [log.at(offset) for _, offset in found] == LINES
+        entries = list(log.lines())
+        assert [line for line, _ in entries] == LINES
+        assert [log.at(offset) for _, offset in entries] == LINES
         log.append({"more": 1})
     assert list(read_log(tmp_path / "log")) == [*LINES, {"more": 1}]
 
@@ -43,15 +43,15 @@ def test_what_was_appended_is_read(tmp_path: Path) -> None:
 def test_a_torn_end_is_left_out_and_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "log"
     whole = written(path)
-    ends = [place + 1 for place, byte in enumerate(whole) if byte == 10]
+    ends = [index + 1 for index, byte in enumerate(whole) if byte == 10]
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        kept = LINES[: sum(end <= cut for end in ends)]
-        assert list(read_log(path)) == kept
+        complete_lines = LINES[: sum(end <= cut for end in ends)]
+        assert list(read_log(path)) == complete_lines
         with Log(path) as log:
-            assert [line for line, _ in log.lines()] == kept
+            assert [line for line, _ in log.lines()] == complete_lines
             log.append({"next": cut})
-        assert list(read_log(path)) == [*kept, {"next": cut}]
+        assert list(read_log(path)) == [*complete_lines, {"next": cut}]
 
 
 def test_a_line_that_is_being_written_is_a_torn_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +78,14 @@ def test_no_flipped_bit_changes_what_is_read(tmp_path: Path) -> None:
     source = random.Random(0)
     for _ in range(1500):
         damaged = bytearray(whole)
-        place = source.randrange(len(whole))
-        damaged[place] ^= 1 << source.randrange(8)
+        position = source.randrange(len(whole))
+        damaged[position] ^= 1 << source.randrange(8)
         path.write_bytes(damaged)
         try:
-            found = list(read_log(path))
+            result = list(read_log(path))
         except SettingsError:
             continue
-        assert found == lines[:-1], "only the last line may be taken for a torn one"
+        assert result == lines[:-1], "only the last line may be taken for a torn one"
 
 
 def test_two_processes_do_not_share_a_log(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_two_processes_do_not_share_a_log(tmp_path: Path) -> None:
         with pytest.raises(JournalError, match="in use by another process"):
             Log(path, JournalError)
         other = f"from pathlib import Path; from memagent.storage import Log; Log(Path({str(path)!r}))"
-        made = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
-        assert "in use by another process" in made.stderr
+        process = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
+        assert "in use by another process" in process.stderr
     Log(path).close()
 
 
@@ -165,8 +165,8 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     write_whole(path, "before")
 
     def fail() -> None:
-        with write_in_place(path) as place:
-            place.write_text("half")
+        with write_in_place(path) as temporary:
+            temporary.write_text("half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -178,7 +178,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_folders_are_moved_whole(tmp_path: Path) -> None:
-    with write_in_place(tmp_path / "folder") as place:
-        (place / "deep").mkdir(parents=True)
-        (place / "deep" / "file").write_text("x")
+    with write_in_place(tmp_path / "folder") as temporary:
+        (temporary / "deep").mkdir(parents=True)
+        (temporary / "deep" / "file").write_text("x")
     assert (tmp_path / "folder" / "deep" / "file").read_text() == "x"

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_story_has_the_answer_to_every_question_on_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, f"{BENCHMARKS}/story.py", str(tmp_path / "story.jsonl")], check=True)
-    found = list(load_examples(tmp_path / "story.jsonl"))
-    assert len(found) == 20
-    for it in found:
-        assert all(answer in it.document for answer in it.answers), it.problem
+    examples = list(load_examples(tmp_path / "story.jsonl"))
+    assert len(examples) == 20
+    for example in examples:
+        assert all(answer in example.document for answer in example.answers), example.problem

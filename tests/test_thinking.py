@@ -29,13 +29,13 @@ def thinker(*obeyed: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         if any(name in body and body[name] == OFF[name] for name in obeyed):
             return complete(body, "Hello.")
         limit = body["max_tokens"]
-        made = complete({**body, "max_tokens": max(1, limit - THOUGHT_TOKENS)}, "Hello.")
-        made["usage"]["completion_tokens"] += min(limit, THOUGHT_TOKENS)
-        message = made["choices"][0]["message"]
+        response = complete({**body, "max_tokens": max(1, limit - THOUGHT_TOKENS)}, "Hello.")
+        response["usage"]["completion_tokens"] += min(limit, THOUGHT_TOKENS)
+        message = response["choices"][0]["message"]
         message["reasoning_content"] = THOUGHT
         if limit <= THOUGHT_TOKENS:
-            message["content"], made["choices"][0]["finish_reason"] = "", "length"
-        return made
+            message["content"], response["choices"][0]["finish_reason"] = "", "length"
+        return response
 
     return completion
 
@@ -76,13 +76,13 @@ def test_a_model_is_asked_to_think_but_not_how_hard(serve: Serve) -> None:
 # Hosts that refuse what they do not know
 
 
-def strict(server: Server, status: int, said: Callable[[list[str]], str], *known: str) -> Server:
+def strict(server: Server, status: int, explain: Callable[[list[str]], str], *known: str) -> Server:
     """Make a server refuse the fields about thinking, but those that it knows, in its own words."""
 
     def plan(digest: str, attempt: int) -> Fault | None:
-        body = next(it.body for it in reversed(server.requests) if it.digest == digest)
+        body = next(request.body for request in reversed(server.requests) if request.digest == digest)
         unknown = [name for name in OFF if name in body and name not in known]
-        return Fault(status, body=said(unknown)) if unknown else None
+        return Fault(status, body=explain(unknown)) if unknown else None
 
     server.faults = plan
     return server
@@ -107,7 +107,7 @@ def somebody_says(unknown: list[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "known", "requests"),
+    ("status", "explain", "known", "requests"),
     [
         (400, openai_says, (), 4),
         (422, mistral_says, (), 3),
@@ -116,9 +116,9 @@ def somebody_says(unknown: list[str]) -> str:
     ],
 )
 def test_a_field_that_is_refused_is_not_sent_again(
-    status: int, said: Any, known: tuple[str, ...], requests: int, serve: Serve
+    status: int, explain: Any, known: tuple[str, ...], requests: int, serve: Serve
 ) -> None:
-    server = strict(serve(lambda _: "Hello."), status, said, *known)
+    server = strict(serve(lambda _: "Hello."), status, explain, *known)
     first, second = ask(server, Sampling(64, thinking=False), Sampling(64, thinking=False))
     assert first.text == second.text == "Hello."
     assert len(server.asked) == requests
@@ -176,7 +176,7 @@ def read_with(server: Server, **values: Any) -> Trajectory:
 
 def limits(server: Server) -> set[tuple[bool, int]]:
     """Whether the model was to think and its limit in tokens, of the updates and of the answer."""
-    return {(it["chat_template_kwargs"]["enable_thinking"], it["max_tokens"]) for it in server.asked}
+    return {(body["chat_template_kwargs"]["enable_thinking"], body["max_tokens"]) for body in server.asked}
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_thought_has_room_of_its_own_where_the_model_is_to_think(
     values: dict[str, Any], expected: Any, serve: Serve
 ) -> None:
     server = serve(completion=thinker(*OFF))
-    found = read_with(server, **values)
+    trajectory = read_with(server, **values)
     assert limits(server) == expected
-    assert (found.answer, found.conversations[0].memory) == ("Hello.", "Hello.")
+    assert (trajectory.answer, trajectory.conversations[0].memory) == ("Hello.", "Hello.")
 
 
 def test_a_read_with_a_model_that_cannot_stop_thinking_ends_at_once_and_says_what_to_set(
@@ -227,8 +227,8 @@ def test_room_that_was_asked_for_is_kept_and_the_rest_shrinks() -> None:
     def budgets(**values: Any) -> dict[str, int]:
         return Read("?", text_document("A."), engine, ReadSettings(**values)).budgets.in_force
 
-    plain, asked = budgets(), budgets(thinking="on", thinking_tokens=2000)
+    plain, thinking = budgets(), budgets(thinking="on", thinking_tokens=2000)
     assert "update_thought_tokens" not in plain
-    assert asked["update_thought_tokens"] == asked["answer_thought_tokens"] == 2000
-    assert asked["chunk_tokens"] < plain["chunk_tokens"]
+    assert thinking["update_thought_tokens"] == thinking["answer_thought_tokens"] == 2000
+    assert thinking["chunk_tokens"] < plain["chunk_tokens"]
     assert budgets(thinking="answers")["chunk_tokens"] > budgets(thinking="on")["chunk_tokens"]

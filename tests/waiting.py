@@ -13,19 +13,19 @@ from typing import Any
 def wait_for(find: Callable[[], Any], process: Popen[Any] | None = None, seconds: float = 60.0) -> Any:
     """Return what is found once there is something, or what there is when the process has ended."""
     patience = time.monotonic() + seconds
-    while not (found := find()) and (process is None or process.poll() is None):
+    while not (result := find()) and (process is None or process.poll() is None):
         assert time.monotonic() < patience
         time.sleep(0.005)
-    return found
+    return result
 
 
 def find_converters(process: int) -> list[str]:
     """The numbers of the converters that run for a process."""
-    found: list[str] = []
+    numbers: list[str] = []
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
-            found += filter(is_converter, task.read_text().split())
-    return found
+            numbers += filter(is_converter, task.read_text().split())
+    return numbers
 
 
 def is_converter(number: str) -> bool:

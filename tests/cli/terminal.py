@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def on_terminal(
-    *words: str, columns: int = 100, until: Callable[[str], bool] = lambda shown: False, typed: str = ""
+    *words: str, columns: int = 100, until: Callable[[str], bool] = lambda output: False, typed: str = ""
 ) -> tuple[int, str]:
     """Run memagent with stdout and stderr on a terminal: its exit code, and all that was written.
 
@@ -36,7 +36,7 @@ def on_terminal(
     os.close(theirs)
     os.write(ours, typed.encode())
     ended = False
-    shown, patience = b"", time.monotonic() + PATIENCE_SECONDS
+    output, patience = b"", time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < patience:
         if not select.select([ours], [], [], 0.1)[0]:
             continue
@@ -44,12 +44,12 @@ def on_terminal(
             read = os.read(ours, 65536)
         except OSError:  # the other end is closed
             break
-        shown += read
+        output += read
         if not read:
             break
-        if not ended and until(shown.decode("utf-8", "replace")):
+        if not ended and until(output.decode("utf-8", "replace")):
             process.terminate()
             ended = True
     code = process.wait(10)
     os.close(ours)
-    return code, shown.decode("utf-8", "replace")
+    return code, output.decode("utf-8", "replace")

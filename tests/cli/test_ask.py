@@ -64,9 +64,9 @@ def test_without_usage_the_cost_is_an_estimate_and_said_to_be(
     words += ["--base-url", serve(faults=lasting_fault(Fault(spoil=silent))).base_url]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert found["estimated"] and found["prompt_tokens"] > 0
-    assert found["cost"] == pytest.approx(found["prompt_tokens"] / 1e6)
+    result = json.loads(out)
+    assert result["estimated"] and result["prompt_tokens"] > 0
+    assert result["cost"] == pytest.approx(result["prompt_tokens"] / 1e6)
     assert "reports no token usage" in err and "(estimated)" in err
     assert main([*words, "--resume"]) == 0
     assert json.loads(capsys.readouterr().out)["estimated"], "the journal says so too"
@@ -167,10 +167,10 @@ def test_a_failed_engine_says_how_to_continue(serve: Serve, story: Path, capsys:
     err = capsys.readouterr().err
     assert "on fire" in err and "--resume" in err
     server.faults = lambda digest, attempt: None
-    paid = len(server.paid)
+    calls_before = len(server.paid)
     assert main([*arguments, "--resume", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert len(server.paid) == result["calls"] and paid == 2
+    assert len(server.paid) == result["calls"] and calls_before == 2
 
 
 def test_resume_continues_the_journal_of_the_same_settings(
@@ -182,10 +182,10 @@ def test_resume_continues_the_journal_of_the_same_settings(
     assert main([*command, "--workflow", "overwrite"]) == 0
     server.faults = lasting_fault(refusal(401, "whose key?"))
     assert main(command) == 3, "its journal holds nothing"
-    server.faults, paid = (lambda digest, attempt: None), len(server.paid)
+    server.faults, calls_before = (lambda digest, attempt: None), len(server.paid)
     capsys.readouterr()
     assert main([*command, "--resume", "--json"]) == 0
-    assert len(server.paid) - paid == json.loads(capsys.readouterr().out)["calls"] - 2
+    assert len(server.paid) - calls_before == json.loads(capsys.readouterr().out)["calls"] - 2
 
 
 def test_resume_without_a_journal_says_so(serve: Serve, story: Path, capsys: Capture) -> None:
@@ -267,15 +267,15 @@ def test_several_questions_resume_with_those_that_were_begun(
     more = [str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
     for trace in ([], ["--trace", str(tmp_path / "t.jsonl")]):
         assert main(["ask", *questions[:4], *more, *trace]) == 0
-        paid = len(server.paid)
+        calls_before = len(server.paid)
         capsys.readouterr()
         assert main(["ask", *questions, *more, *trace, "--resume", "--json"]) == 0
         calls = [json.loads(line)["calls"] for line in capsys.readouterr().out.splitlines()]
-        assert len(calls) == 3 and len(server.paid) == paid + calls[2]
+        assert len(calls) == 3 and len(server.paid) == calls_before + calls[2]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["{story}", "Who is it?"],
@@ -300,14 +300,14 @@ def test_mistakes_of_a_new_user_are_explained(
     serve: Serve,
     story: Path,
     words: list[str],
-    said: str,
+    message: str,
     capsys: Capture,
     monkeypatch: Patch,
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", serve().base_url)
     assert main(["ask", *(word.replace("{story}", str(story)) for word in words)]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and said.replace("{story}", str(story)) in err
+    assert out == "" and message.replace("{story}", str(story)) in err
 
 
 def test_a_cache_that_cannot_be_written_leads_to_another_place_for_the_journal(
@@ -347,10 +347,10 @@ def test_a_dry_run_asks_no_model(serve: Serve, story: Path, capsys: Capture, nob
     plan = json.loads(capsys.readouterr().out)
     assert server.asked == [] and not (nobody / "memagent" / "journals").exists(), "nor is a journal begun"
     assert main([*arguments, "--dry-run"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     characters = len(story.read_text("utf-8"))
-    assert f"{story}: {characters:,} characters of text" in told and "token counts are estimates" in told
-    assert "reader-7b, window 8,192 tokens" in told
+    assert f"{story}: {characters:,} characters of text" in output and "token counts are estimates" in output
+    assert "reader-7b, window 8,192 tokens" in output
     assert plan["cost"] == pytest.approx(plan["prompt_tokens"] + plan["completion_tokens"])
 
     assert main([*arguments, "--json"]) == 0
@@ -360,7 +360,7 @@ def test_a_dry_run_asks_no_model(serve: Serve, story: Path, capsys: Capture, nob
     assert plan["calls"] == result["calls"]
     template = 64 * result["calls"]  # the server has none
     assert 0.8 < (plan["prompt_tokens"] - template) / result["prompt_tokens"] < 1.7
-    assert f"at most: {result['calls']} calls, " in told
+    assert f"at most: {result['calls']} calls, " in output
 
 
 @pytest.mark.parametrize(
@@ -395,10 +395,10 @@ def test_a_dry_run_says_whether_the_allowed_calls_suffice(serve: Serve, story: P
         assert main([*arguments, *questions, "--json"]) == 0
         plan = json.loads(capsys.readouterr().out)
         most = plan["calls"] // many
-        for allowed, said in ((most - 1, "may stop it"), (most, "")):
+        for allowed, warning in ((most - 1, "may stop it"), (most, "")):
             assert main([*arguments, *questions, "--max-calls", str(allowed)]) == 0
             last = capsys.readouterr().out.splitlines()[-1]
-            assert last == f"--max-calls {allowed} {said}" if said else "--max-calls" not in last
+            assert last == f"--max-calls {allowed} {warning}" if warning else "--max-calls" not in last
 
 
 def test_a_dry_run_counts_all_questions(serve: Serve, story: Path, capsys: Capture) -> None:
@@ -418,7 +418,7 @@ def test_a_dry_run_finds_the_passages_of_each_question(serve: Serve, story: Path
     plan = json.loads(capsys.readouterr().out)
     assert main(arguments) == 0
     results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert sum(it["prompt_tokens"] for it in results) <= plan["prompt_tokens"]
+    assert sum(result["prompt_tokens"] for result in results) <= plan["prompt_tokens"]
 
 
 def test_what_was_passed_over_is_always_said(serve: Serve, story: Path, capsys: Capture) -> None:
@@ -472,8 +472,8 @@ def test_cite_tells_where_each_statement_stands(serve: Serve, tmp_path: Path, ca
     arguments = ["ask", "Which hat?", str(story), "--base-url", server.base_url, "--workflow", "overwrite"]
     assert main([*arguments, "--cite"]) == 0
     out = capsys.readouterr().out
-    place = f"  {story}, characters 11 to 44: 'The black hat was lost in Vienna.'"
-    assert f"- The black hat was lost in Vienna.\n{place}\n" in out
+    source = f"  {story}, characters 11 to 44: 'The black hat was lost in Vienna.'"
+    assert f"- The black hat was lost in Vienna.\n{source}\n" in out
     assert "- Nobody ever found the golden key again.\n  the document does not say so, and no passage" in out
     assert main(arguments) == 0
     assert "does not say so" not in capsys.readouterr().out
@@ -488,9 +488,9 @@ def test_cite_shows_the_nearest_passage_of_an_answer_in_other_words(
     arguments = ["ask", "Which hat?", str(story), "--base-url", server.base_url]
     assert main([*arguments, "--cite"]) == 0
     out, err = capsys.readouterr()
-    place = f"{story}, characters 11 to 44: 'The black hat was lost in Vienna.'"
+    passage = f"{story}, characters 11 to 44: 'The black hat was lost in Vienna.'"
     assert out.endswith(
-        f"- Someone lost the black hat while in Vienna.\n  nearest passage, other words: {place}\n"
+        f"- Someone lost the black hat while in Vienna.\n  nearest passage, other words: {passage}\n"
     )
     assert "the document does not say this in these words: compare the nearest passage" in err
     assert main(arguments) == 0
@@ -536,5 +536,5 @@ def test_a_guess_of_an_encoding_is_said(
     path = tmp_path / "short.txt"
     path.write_bytes(text.encode(encoding))
     assert main(["ask", "What?", str(path), "--base-url", serve(lambda messages: "yes").base_url]) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert ("(a guess): if characters are wrong, save it as UTF-8" in said) == guess
+    message = " ".join(capsys.readouterr().err.split())
+    assert ("(a guess): if characters are wrong, save it as UTF-8" in message) == guess

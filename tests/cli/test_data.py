@@ -19,12 +19,17 @@ def test_examples_are_made_to_a_file(tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "vt.jsonl.gz"
     flags = ["--length", "3000", "--count", "3", "--seed", "7", "--out", str(out)]
     assert main(["data", "make", "vt", *flags]) == 0
-    made = list(load_examples(out))
-    assert [example.id for example in made] == [f"vt-3000-7-{number}" for number in range(3)]
-    said = capsys.readouterr().err
-    assert "3 examples, 2,9" in said and str(out) in said and "estimated" in said and "sample" not in said
+    examples = list(load_examples(out))
+    assert [example.id for example in examples] == [f"vt-3000-7-{number}" for number in range(3)]
+    stderr = capsys.readouterr().err
+    assert (
+        "3 examples, 2,9" in stderr
+        and str(out) in stderr
+        and "estimated" in stderr
+        and "sample" not in stderr
+    )
     assert main(["data", "make", "vt", *flags, "--start", "2", "--count", "1"]) == 0
-    assert list(load_examples(out)) == made[2:]
+    assert list(load_examples(out)) == examples[2:]
 
 
 def test_a_tokenizer_counts_the_length(tmp_path: Path, capsys: Captured) -> None:
@@ -62,12 +67,12 @@ def test_documents_positions_and_a_set_of_one_s_own(tmp_path: Path, capsys: Capt
 def test_the_sample_is_named_for_what_it_is(tmp_path: Path, capsys: Captured) -> None:
     flags = ["--documents", "20", "--count", "1", "--out", str(tmp_path / "a.jsonl")]
     assert main(["data", "make", "hqa", *flags]) == 0
-    said = capsys.readouterr().err
-    assert "hotpot: using the small sample" in said and "memagent data fetch hotpot" in said
+    stderr = capsys.readouterr().err
+    assert "hotpot: using the small sample" in stderr and "memagent data fetch hotpot" in stderr
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["niah", "--length", "999"], "no task 'niah'"),
         (["vt", "--length", "20"], "too few"),
@@ -85,10 +90,10 @@ def test_the_sample_is_named_for_what_it_is(tmp_path: Path, capsys: Captured) ->
     ],
 )
 def test_impossible_data_is_refused_and_leaves_no_file(
-    flags: list[str], said: str, tmp_path: Path, capsys: Captured
+    flags: list[str], message: str, tmp_path: Path, capsys: Captured
 ) -> None:
     assert main(["data", "make", "--count", "1", "--out", str(tmp_path / "a.jsonl"), *flags]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -118,8 +123,8 @@ def test_the_filter_drops_what_the_model_knows(
     assert main(["data", "filter", str(tmp_path / "all.jsonl"), "--out", str(out), *flags]) == 0
     assert [example.answers for example in load_examples(out)] == [("0",), ("1",), ("3",)]
     assert "3 of 4 kept" in capsys.readouterr().err
-    asked = server.asked
-    assert len(asked) == 3 * 3 + 1 and {body["temperature"] for body in asked} == {1.0}
+    requests = server.asked
+    assert len(requests) == 3 * 3 + 1 and {body["temperature"] for body in requests} == {1.0}
 
 
 def test_the_filter_needs_an_attempt_at_least(tmp_path: Path, capsys: Captured) -> None:

@@ -71,18 +71,18 @@ def test_what_set_a_dead_address_is_said(
     if setter.isupper():
         monkeypatch.setenv(setter, DEAD)
     assert main([*command, *flags]) in (2, 3)
-    told = " ".join("".join(capsys.readouterr()).split())
+    output = " ".join("".join(capsys.readouterr()).split())
     how = {"--base-url": "leave it out", "config.toml": "remove it there"}.get(setter, f"unset {setter}")
     where = f"base_url in {setter}" if setter == "config.toml" else setter
     assert (
-        f"nothing listens at {DEAD}" in told
-        and f"the address is set by {where}: correct it, or {how}" in told
+        f"nothing listens at {DEAD}" in output
+        and f"the address is set by {where}: correct it, or {how}" in output
     )
-    assert "a model found on this machine" in told and "offers to fetch" in told
+    assert "a model found on this machine" in output and "offers to fetch" in output
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--base-url", "http://127.0.0.1:9/v1", "--model", "named"], "127.0.0.1:9"),
         (["--base-url", "{server}", "--model", "other"], "other at"),
@@ -94,12 +94,12 @@ def test_what_set_a_dead_address_is_said(
     ],
 )
 def test_what_would_fail_every_read_is_wrong(
-    serve: Serve, flags: list[str], said: str, capsys: Capture
+    serve: Serve, flags: list[str], message: str, capsys: Capture
 ) -> None:
     address = serve(listed=[{"id": "reader-7b"}]).base_url
     code = main(["doctor", *(flag.replace("{server}", address) for flag in flags)])
     out = capsys.readouterr().out
-    assert said in out
+    assert message in out
     if "other" in flags:  # some servers take any name
         assert code == 0 and "it lists reader-7b" in out
     else:

@@ -43,17 +43,17 @@ def test_a_table_of_answers(serve: Serve, folder: Path, capsys: Capture) -> None
     out, err = capsys.readouterr()
     assert out == "table.csv: 6 of 7 answered, 6 of them now, 1 no text\n" and "7 of 7" in err
     rows = table()
-    assert [row["file"] for row in rows] == [f"docs/{it}.txt" for it in (*range(6), "empty")]
+    assert [row["file"] for row in rows] == [f"docs/{name}.txt" for name in (*range(6), "empty")]
     assert rows[2]["sources"] == "characters 0 to 13: 'FACT-2: lamp2'"
     assert rows[3]["sources"] == "nothing in the file says: FACT-2: lamp2"
     assert rows[6]["status"] == "no text" and rows[6]["error"] == "docs/empty.txt is empty"
-    paid = len(server.paid)
+    calls = len(server.paid)
     assert main(ask(server, "--out", "table.csv", "--cite", "--json", "--quiet")) == 0
     out, err = capsys.readouterr()
     assert err == "" and json.loads(out) == {
         "table": "table.csv", "rows": 7, "answered": 6, "no_text": 1, "kept": 6
     }  # fmt: skip
-    assert len(server.paid) == paid
+    assert len(server.paid) == calls
 
 
 def test_failures_are_rows_and_end_with_code_3(serve: Serve, folder: Path, capsys: Capture) -> None:
@@ -71,8 +71,8 @@ def test_a_file_that_cannot_be_read_is_named_once(serve: Serve, folder: Path, ca
     (folder / "broken.txt").symlink_to("nowhere")
     assert main(ask(serve(), "--out", "table.csv", "--dry-run")) == 0
     assert main(ask(serve(), "--out", "table.csv")) == 3
-    told = [line for line in capsys.readouterr().err.splitlines() if "broken.txt" in line]
-    assert told == ["docs/broken.txt cannot be read: No such file or directory"] * 2
+    messages = [line for line in capsys.readouterr().err.splitlines() if "broken.txt" in line]
+    assert messages == ["docs/broken.txt cannot be read: No such file or directory"] * 2
 
 
 def test_a_limit_ends_a_run_with_code_3(serve: Serve, folder: Path, capsys: Capture) -> None:
@@ -97,16 +97,20 @@ def test_a_dry_run_tells_the_cost_and_leaves_nothing(serve: Serve, folder: Path,
     out = capsys.readouterr().out
     assert "6 files: 6 answers to find" in out and "at most: 12 calls" in out and ", cost 0.0" in out
     assert main(ask(server, *prices, "--json", "--max-cost", "0.001")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["files"], found["calls"], found["exceeded"]) == (6, 12, "--max-cost 0.001")
-    for limit, said in (("--max-calls 1", "--max-calls 1"), ("--max-calls 2", ""), ("--max-tokens 9",) * 2):
+    estimate = json.loads(capsys.readouterr().out)
+    assert (estimate["files"], estimate["calls"], estimate["exceeded"]) == (6, 12, "--max-cost 0.001")
+    for limit, expected in (
+        ("--max-calls 1", "--max-calls 1"),
+        ("--max-calls 2", ""),
+        ("--max-tokens 9",) * 2,
+    ):
         assert main(ask(server, *prices, "--json", *limit.split())) == 0  # two calls for each file
-        assert json.loads(capsys.readouterr().out)["exceeded"] == said
+        assert json.loads(capsys.readouterr().out)["exceeded"] == expected
     assert server.paid == [] and sorted(path.name for path in folder.parent.iterdir()) == ["docs"]
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["ask", "--each", "What?", "docs"], 2, "--out"),
         (["ask", "--each", "What?", "docs", "--out", "table.txt"], 2, ".csv or .jsonl"),
@@ -117,10 +121,12 @@ def test_a_dry_run_tells_the_cost_and_leaves_nothing(serve: Serve, folder: Path,
     ],
 )
 def test_what_is_wrong_is_said(
-    serve: Serve, folder: Path, capsys: Capture, words: list[str], code: int, said: str
+    serve: Serve, folder: Path, capsys: Capture, words: list[str], code: int, message: str
 ) -> None:
     assert main([*words, "--base-url", serve().base_url]) == code
-    assert said in capsys.readouterr().err and sorted(it.name for it in folder.parent.iterdir()) == ["docs"]
+    assert message in capsys.readouterr().err and sorted(path.name for path in folder.parent.iterdir()) == [
+        "docs"
+    ]
 
 
 def test_two_runs_at_once_do_no_harm(serve: Serve, folder: Path, capsys: Capture) -> None:

@@ -59,8 +59,11 @@ def test_a_dry_run_says_what_it_costs_at_most(
 
 
 def test_a_dry_run_estimates_where_there_is_no_model(examples: str, capsys: Capture) -> None:
-    for asked in (["--examples", examples], ["--task", "niah_single_1", "--length", "1024", "--count", "1"]):
-        assert main(["eval", *asked, "--workflow", "full", "--out", "rows", "--dry-run"]) == 0
+    for arguments in (
+        ["--examples", examples],
+        ["--task", "niah_single_1", "--length", "1024", "--count", "1"],
+    ):
+        assert main(["eval", *arguments, "--workflow", "full", "--out", "rows", "--dry-run"]) == 0
         out, err = capsys.readouterr()
         assert "at most for all attempts" in out and "token counts are estimates" in out
         assert "no model is fetched yet\nestimated" in err
@@ -192,6 +195,6 @@ def test_the_key_is_in_no_command() -> None:
         "http://me:pw@h/v1",
         "a b",
     ]
-    shown = "memagent eval --api-key ... --api=... --base-url http://h/v1 'a b'"
-    assert redact_command(words, "sk-1") == shown
+    expected = "memagent eval --api-key ... --api=... --base-url http://h/v1 'a b'"
+    assert redact_command(words, "sk-1") == expected
     assert redact_command(["memagent", "eval", "--out", "x"], None) == "memagent eval --out x"

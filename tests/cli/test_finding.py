@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("gated")
 
 
 @pytest.fixture
-def found(serve: Serve, monkeypatch: Patch) -> Server:
+def vllm(serve: Serve, monkeypatch: Patch) -> Server:
     """A server with two models where vLLM usually listens; nothing listens at the other places."""
-    listed = [{"id": name, "object": "model", "max_model_len": 8192} for name in ("reader-7b", "other-3b")]
-    server = serve(listed=listed)
+    models = [{"id": name, "object": "model", "max_model_len": 8192} for name in ("reader-7b", "other-3b")]
+    server = serve(listed=models)
     port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
     monkeypatch.setattr(discovery, "SERVER_KINDS", (ServerKind("Ollama", 9), ServerKind("vLLM", port)))
     monkeypatch.setattr(discovery, "SECONDS", 20.0)
@@ -41,85 +41,85 @@ def asked_models(server: Server) -> set[str]:
 
 
 def test_ask_uses_what_it_finds_and_says_so(
-    found: Server, story: str, capsys: Capture, monkeypatch: Patch
+    vllm: Server, story: str, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "top-secret")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert main(["ask", "Which facts?", story, "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("FACT-1: lamp")
-    assert f"using reader-7b (one of 2) of vLLM at {found.base_url}" in err and "--no-discover" in err
-    assert asked_models(found) == {"reader-7b"}
-    assert not any("authorization" in request.headers for request in found.requests)
+    assert f"using reader-7b (one of 2) of vLLM at {vllm.base_url}" in err and "--no-discover" in err
+    assert asked_models(vllm) == {"reader-7b"}
+    assert not any("authorization" in request.headers for request in vllm.requests)
 
 
-def test_each_uses_what_it_finds(found: Server, story: str, tmp_path: Path) -> None:
+def test_each_uses_what_it_finds(vllm: Server, story: str, tmp_path: Path) -> None:
     out = str(tmp_path / "table.csv")
     assert main(["ask", "--each", "Which facts?", str(Path(story).parent), "--out", out]) == 0
-    assert asked_models(found) == {"reader-7b"}
+    assert asked_models(vllm) == {"reader-7b"}
 
 
-def test_notebooks_use_what_they_find(found: Server, story: str, tmp_path: Path) -> None:
-    kept = ["--notebooks", str(tmp_path / "kept")]
-    assert main(["notes", "new", "facts", "--about", "Which facts?", *kept]) == 0
-    assert found.requests == []
-    assert main(["notes", "add", "facts", story, *kept]) == 0
-    asked = len(found.asked)
-    assert asked_models(found) == {"reader-7b"}
-    assert main(["notes", "ask", "facts", "Which facts?", *kept]) == 0
-    assert len(found.asked) == asked + 1 and asked_models(found) == {"reader-7b"}
+def test_notebooks_use_what_they_find(vllm: Server, story: str, tmp_path: Path) -> None:
+    flags = ["--notebooks", str(tmp_path / "kept")]
+    assert main(["notes", "new", "facts", "--about", "Which facts?", *flags]) == 0
+    assert vllm.requests == []
+    assert main(["notes", "add", "facts", story, *flags]) == 0
+    calls = len(vllm.asked)
+    assert asked_models(vllm) == {"reader-7b"}
+    assert main(["notes", "ask", "facts", "Which facts?", *flags]) == 0
+    assert len(vllm.asked) == calls + 1 and asked_models(vllm) == {"reader-7b"}
 
 
-def test_a_named_model_is_looked_for_by_its_name(found: Server, story: str, capsys: Capture) -> None:
+def test_a_named_model_is_looked_for_by_its_name(vllm: Server, story: str, capsys: Capture) -> None:
     assert main(["ask", "Which facts?", story, "--model", "other-3b"]) == 0
-    assert asked_models(found) == {"other-3b"} and "using other-3b of vLLM" in capsys.readouterr().err
+    assert asked_models(vllm) == {"other-3b"} and "using other-3b of vLLM" in capsys.readouterr().err
     assert main(["ask", "Which facts?", story, "--model", "nobody-has-it"]) == 2
     err = capsys.readouterr().err
     assert "memagent models lists what is available" in err
-    assert f"vLLM at {found.base_url} lists reader-7b, other-3b" in err
+    assert f"vLLM at {vllm.base_url} lists reader-7b, other-3b" in err
     assert main(["ask", "Which facts?", story, "--model", "gone.gguf"]) == 2
-    assert "gone.gguf" in capsys.readouterr().err and asked_models(found) == {"other-3b"}
+    assert "gone.gguf" in capsys.readouterr().err and asked_models(vllm) == {"other-3b"}
 
 
-def test_what_is_said_wins(found: Server, serve: Serve, story: str, monkeypatch: Patch) -> None:
+def test_what_is_said_wins(vllm: Server, serve: Serve, story: str, monkeypatch: Patch) -> None:
     mine = serve()
     assert main(["ask", "Which facts?", story, "--base-url", mine.base_url]) == 0
     monkeypatch.setenv("OPENAI_BASE_URL", mine.base_url)
     assert main(["ask", "Which facts?", story]) == 0
-    assert len(mine.asked) == 4 and found.requests == []
+    assert len(mine.asked) == 4 and vllm.requests == []
 
 
-def test_it_can_be_turned_off(found: Server, story: str, nobody: Path, monkeypatch: Patch) -> None:
+def test_it_can_be_turned_off(vllm: Server, story: str, nobody: Path, monkeypatch: Patch) -> None:
     assert main(["ask", "Which facts?", story, "--no-discover"]) == 2
     monkeypatch.setenv("MEMAGENT_DISCOVER", "false")
     assert main(["ask", "Which facts?", story]) == 2
-    assert found.requests == []
+    assert vllm.requests == []
 
 
-def test_doctor_lists_what_it_finds(found: Server, capsys: Capture) -> None:
+def test_doctor_lists_what_it_finds(vllm: Server, capsys: Capture) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert f"servers on this machine: vLLM at {found.base_url} (reader-7b, other-3b)" in out
+    assert f"servers on this machine: vLLM at {vllm.base_url} (reader-7b, other-3b)" in out
     assert "model: reader-7b at" in out and "window: 8192" in out
     assert "engine: openai, because a server with the model was found on this machine" in out
-    assert [asked["max_tokens"] for asked in found.asked] == [1], "whether it tells probabilities"
-    assert main(["doctor", "--no-discover", "--base-url", found.base_url, "--model", "reader-7b"]) == 0
+    assert [body["max_tokens"] for body in vllm.asked] == [1], "whether it tells probabilities"
+    assert main(["doctor", "--no-discover", "--base-url", vllm.base_url, "--model", "reader-7b"]) == 0
     assert "servers on this machine" not in capsys.readouterr().out
 
 
-def test_models_lists_what_is_at_hand(found: Server, capsys: Capture) -> None:
+def test_models_lists_what_is_at_hand(vllm: Server, capsys: Capture) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out
     assert (
         "default: qwen2.5-coder-0.5b, not fetched yet: memagent models fetch\n" in out
-        and f"vLLM at {found.base_url}: reader-7b, other-3b" in out
+        and f"vLLM at {vllm.base_url}: reader-7b, other-3b" in out
     )
     assert main(["models", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["servers"] == [
-        {"name": "vLLM", "base_url": found.base_url, "models": ["reader-7b", "other-3b"]}
+    listing = json.loads(capsys.readouterr().out)
+    assert listing["servers"] == [
+        {"name": "vLLM", "base_url": vllm.base_url, "models": ["reader-7b", "other-3b"]}
     ]
-    assert told["cache"] == []
+    assert listing["cache"] == []
 
 
 def test_what_is_worth_fetching_fits_the_memory() -> None:
@@ -134,12 +134,12 @@ def test_what_is_worth_fetching_fits_the_memory() -> None:
 
 
 def test_a_model_worth_fetching_is_named_with_its_maker_and_licence(
-    found: Server, capsys: Capture, monkeypatch: Patch
+    vllm: Server, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("memagent.cli.models.memory_bytes", lambda: 64 * 2**30)
     assert main(["models"]) == 0
-    told = [line.split() for line in capsys.readouterr().out.splitlines() if "--model hf:" in line]
-    assert len(told) == 9
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "--model hf:" in line]
+    assert len(rows) == 9
     assert [
         "--model",
         "hf:LiquidAI/LFM2.5-8B-A1B-GGUF",
@@ -149,4 +149,4 @@ def test_a_model_worth_fetching_is_named_with_its_maker_and_licence(
         "LFM",
         "Open",
         "License",
-    ] in told
+    ] in rows

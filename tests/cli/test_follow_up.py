@@ -47,7 +47,11 @@ FIRST = (
 def chunks_of(server: Server) -> list[str]:
     """The chunk of each prompt that has one."""
     prompts = [body["messages"][-1]["content"] for body in server.asked]
-    return [it.partition("So it goes on.")[2].partition("</")[0] for it in prompts if "So it goes on." in it]
+    return [
+        prompt.partition("So it goes on.")[2].partition("</")[0]
+        for prompt in prompts
+        if "So it goes on." in prompt
+    ]
 
 
 def test_it_reads_the_same_chunks_in_the_same_way(server: Server, folder: Path, capsys: Capture) -> None:

@@ -42,9 +42,9 @@ def test_notes_answers_from_what_was_noted(serve: Serve, story: Path, capsys: Ca
     server = serve(notes("It was lost in Vienna.", "It says that the black hat was lost in Vienna."))
     words = ["ask", "Where was the black hat lost?", str(story), *NOTES, "--json"]
     assert main([*words, "--base-url", server.base_url]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["found"] and told["calls"] == told["chunks"] + 1 > 2
-    assert told["memory"] == f'file "{story}"\nE1 "{SAID}" (11-44)'
+    result = json.loads(capsys.readouterr().out)
+    assert result["found"] and result["calls"] == result["chunks"] + 1 > 2
+    assert result["memory"] == f'file "{story}"\nE1 "{SAID}" (11-44)'
     last = server.asked[-1]["messages"][-1]["content"]
     assert f"- {SAID}" in last and "not in the document" not in last
 
@@ -56,15 +56,22 @@ def test_no_answer_is_made_from_nothing(serve: Serve, story: Path, capsys: Captu
     out, err = capsys.readouterr()
     assert out == f"{NOT_FOUND}\n"
     assert "no answer was found: nothing was noted, so no model was asked" in err
-    assert len(server.asked) > 1 and all("<text-" in it["messages"][-1]["content"] for it in server.asked)
+    assert len(server.asked) > 1 and all("<text-" in body["messages"][-1]["content"] for body in server.asked)
     assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["found"], told["answer"], told["statements"], told["memory"]) == (False, NOT_FOUND, [], "")
+    result = json.loads(capsys.readouterr().out)
+    assert (result["found"], result["answer"], result["statements"], result["memory"]) == (
+        False,
+        NOT_FOUND,
+        [],
+        "",
+    )
 
 
 def test_what_the_memory_had_no_room_for_is_said(serve: Serve, story: Path, capsys: Capture) -> None:
-    told = [f"The black hat number {place} was lost in Vienna." for place in range(9)]
-    story.write_text("\n\n".join(f"{it}\n\n{'The lamp burned all night. ' * 60}" for it in told), "utf-8")
+    sentences = [f"The black hat number {number} was lost in Vienna." for number in range(9)]
+    story.write_text(
+        "\n\n".join(f"{sentence}\n\n{'The lamp burned all night. ' * 60}" for sentence in sentences), "utf-8"
+    )
     server = serve(notes("It was lost in Vienna.", "Hats were lost."))
     words = ["ask", "Where was each black hat lost?", str(story), *NOTES, "--base-url", server.base_url]
     assert main([*words, "--memory-tokens", "100", "--json"]) == 0
@@ -85,11 +92,11 @@ def test_a_model_may_say_that_doubtful_passages_do_not_answer(
     words = ["ask", question, str(story), *NOTES, "--base-url", server.base_url, "--json", "--cite"]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)
+    result = json.loads(out)
     assert "reply: not in the document" in server.asked[-1]["messages"][-1]["content"]
-    assert (told["found"], told["answer"], told["statements"]) == (False, NOT_FOUND, [])
+    assert (result["found"], result["answer"], result["statements"]) == (False, NOT_FOUND, [])
     assert (
-        SAID in told["memory"]
+        SAID in result["memory"]
         and "no answer was found: the model says that what was noted does not hold it" in err
     )
 
@@ -113,8 +120,8 @@ def test_sources_go_to_stdout_only_if_they_are_asked_for(serve: Serve, story: Pa
     assert main(words) == 0
     assert capsys.readouterr().out == f"{SAID}\n"
     assert main([*words, "--cite"]) == 0
-    place = f"{story}, characters 11 to 44: '{SAID}'"
-    assert place in capsys.readouterr().out
+    citation = f"{story}, characters 11 to 44: '{SAID}'"
+    assert citation in capsys.readouterr().out
 
 
 def test_a_row_of_many_files_says_that_no_answer_was_found(
@@ -135,8 +142,8 @@ def test_what_fits_one_prompt_is_read_in_one_and_it_is_said(
     words = ["ask", "Where was the black hat lost?", str(story), "--base-url", server.base_url, "--json"]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["workflow"], told["calls"], told["memory"], told["answer"]) == ("auto", 1, "", SAID)
+    result = json.loads(out)
+    assert (result["workflow"], result["calls"], result["memory"], result["answer"]) == ("auto", 1, "", SAID)
     assert "read in one prompt: it takes less than half the window" in err
     server = serve(lambda messages: "Not in the document.")
     words = ["ask", "Which surgeon of Madrid sewed it?", str(story), "--base-url", server.base_url]

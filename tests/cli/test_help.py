@@ -25,9 +25,9 @@ def test_every_command_explains_itself(command: str, capsys: Capture) -> None:
     assert out.startswith(f"Usage: memagent {command}") and err == ""
 
 
-def options(listed: str) -> set[str]:
+def options(listing: str) -> set[str]:
     """The options in a list of them."""
-    return set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", listed, re.MULTILINE))
+    return set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", listing, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def options(listed: str) -> set[str]:
 def test_help_lists_what_most_need_and_help_all_the_rest(command: str, needed: str, capsys: Capture) -> None:
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out.partition("\nOptions:\n")[2]
-    listed = options(out)
-    assert {*needed.split(), "--help-all"} <= listed and len(listed) <= 14
+    common_options = options(out)
+    assert {*needed.split(), "--help-all"} <= common_options and len(common_options) <= 14
     more = re.search(rf"memagent {command} --help-all lists (\d+) more options", " ".join(out.split()))
     assert main([*command.split(), "--help-all"]) == 0
-    all_listed = options(capsys.readouterr().out.partition("\nOptions:\n")[2])
-    assert more and len(all_listed) == len(listed) + int(more[1]) and listed < all_listed
+    all_options = options(capsys.readouterr().out.partition("\nOptions:\n")[2])
+    assert more and len(all_options) == len(common_options) + int(more[1]) and common_options < all_options
 
 
 def test_settings_stand_under_their_headings(capsys: Capture) -> None:
@@ -92,8 +92,8 @@ def test_a_shell_completes_commands_and_flags(monkeypatch: Patch, capsys: Captur
 @pytest.mark.parametrize("group", ["", "data", "models", "train"])
 def test_a_list_of_commands_says_what_each_does_in_full(group: str, capsys: Capture) -> None:
     assert main([*group.split(), "--help"]) == 0
-    listed = capsys.readouterr().out.partition("Commands:")[2]
-    assert listed.strip() and "..." not in listed
+    listing = capsys.readouterr().out.partition("Commands:")[2]
+    assert listing.strip() and "..." not in listing
 
 
 def test_a_wrong_value_is_named_by_its_flag_and_in_python_by_its_name(

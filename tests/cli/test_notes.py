@@ -83,7 +83,7 @@ def test_a_notebook_from_its_making_to_its_end(notes: Notes, tmp_path: Path) -> 
 
     assert "back from version 3 to 2" in notes("undo", "Tagebuch März")[1]
     versions = [json.loads(line) for line in notes("log", "Tagebuch März", "--json")[1].splitlines()]
-    assert [it["undone"] for it in versions] == [False, False, True]
+    assert [version["undone"] for version in versions] == [False, False, True]
     assert versions[1]["calls"] == 1 and versions[1]["prompt_tokens"] > 0 and versions[1]["model"]
     assert notes("list")[1] == "Tagebuch März: version 2, about 'all facts'\n"
     assert notes("delete", "Tagebuch März", "--yes")[0] == 0
@@ -110,7 +110,7 @@ def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("new", "../../etc/passwd", "--about", "x"), "is not a valid notebook name"),
         (("new", "..", "--about", "x"), "is not a valid notebook name"),
@@ -131,10 +131,10 @@ def test_what_is_kept_is_for_its_user_alone(notes: Notes, tmp_path: Path) -> Non
         (("undo", "diary"), "there is nothing to undo"),
     ],
 )
-def test_impossible_requests_are_explained(notes: Notes, words: tuple[str, ...], said: str) -> None:
+def test_impossible_requests_are_explained(notes: Notes, words: tuple[str, ...], message: str) -> None:
     notes("new", "diary", "--about", "all facts")
     code, out, err = notes(*words)
-    assert (code, out, said in " ".join(err.split())) == (2, "", True), err
+    assert (code, out, message in " ".join(err.split())) == (2, "", True), err
 
 
 def test_a_folder_with_nothing_new_is_not_an_error(notes: Notes, tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ def test_an_addition_that_is_killed_and_two_at_once(
     server = serve(latency_seconds=0.03)
     words = ["add", "diary", "facts.txt", *BUDGETS]
     for kills in range(1, 3):
-        process, paid = start(words, server), len(server.paid)
-        wait_for(lambda paid=paid: len(server.paid) >= paid + 3, process)
+        process, before = start(words, server), len(server.paid)
+        wait_for(lambda before=before: len(server.paid) >= before + 3, process)
         process.kill()
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, err

@@ -53,11 +53,12 @@ def test_controls_are_written_out() -> None:
 @pytest.mark.slow
 def test_a_terminal_never_gets_the_controls_of_a_model(serve: Serve, story: Path, tmp_path: Path) -> None:
     server, trace = serve(lambda messages: EVIL), str(tmp_path / "trace.jsonl")
-    code, shown = on_terminal(*command(server, story, "--trace", trace))
-    assert code == 0 and r"red \x1b[31m alert \x07 \x9b2J \u202eend" in shown
-    code, told = on_terminal("show", trace)
-    assert code == 0 and r"\x1b[31m" in told and "\x1b[1manswer: red" in told  # our own colours are obeyed
-    for text in (shown, told):
+    code, ask_output = on_terminal(*command(server, story, "--trace", trace))
+    assert code == 0 and r"red \x1b[31m alert \x07 \x9b2J \u202eend" in ask_output
+    code, show_output = on_terminal("show", trace)
+    # Our own colours are obeyed.
+    assert code == 0 and r"\x1b[31m" in show_output and "\x1b[1manswer: red" in show_output
+    for text in (ask_output, show_output):
         assert "\x1b[31m alert" not in text and "\x07" not in text and "\u202e" not in text
 
 
@@ -143,10 +144,10 @@ def test_signals_end_a_read_that_can_be_resumed(
     assert process.returncode == 128 + number
     assert out == "" and "--resume" in err and "Traceback" not in err
     assert list(places.iterdir()) == [], "no copy of stdin is left"
-    server.latency_seconds, paid = 0.0, len(server.paid)
+    server.latency_seconds, calls_before = 0.0, len(server.paid)
     done = run(*words, "--resume", input=story.read_text("utf-8"), stdout=subprocess.PIPE)
     assert done.returncode == 0 and done.stdout.startswith("FACT-")
-    assert len(server.paid) < 2 * paid + 8 and len(set(server.paid)) >= len(server.paid) - 1
+    assert len(server.paid) < 2 * calls_before + 8 and len(set(server.paid)) >= len(server.paid) - 1
 
 
 def test_a_second_signal_does_not_disturb_the_end() -> None:
@@ -160,8 +161,10 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
 
 
 def test_settings_that_the_library_names_are_named_as_flags() -> None:
-    told = with_flags("raise `answer_tokens`, or try another `model`; `ollama run x` and memory_tokens stay")
-    assert told == "raise --answer-tokens, or try another --model; `ollama run x` and memory_tokens stay"
+    message = with_flags(
+        "raise `answer_tokens`, or try another `model`; `ollama run x` and memory_tokens stay"
+    )
+    assert message == "raise --answer-tokens, or try another --model; `ollama run x` and memory_tokens stay"
 
 
 OF_PIP = {"--disable-pip-version-check", "--quiet", "--no-deps", "--only-binary", "--dest", "--python"}
@@ -171,24 +174,26 @@ OF_PIP |= {"--force-reinstall", "--no-cache-dir"}
 def named_flags(source: str) -> Iterator[str]:
     """The flags in the texts of a module, docstrings left out; `--` where a text is put together."""
     tree = ast.parse(source)
-    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    begun = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    docstring_ids = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    joined_part_ids = {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
-            ending = "|$" if id(node) in begun else ""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstring_ids:
+            ending = "|$" if id(node) in joined_part_ids else ""
             yield from re.findall(rf"(?<![\w-])--(?:[a-z][a-z-]*{ending})", node.value)
 
 
 def test_the_library_names_no_flags() -> None:
     """From Python a setting has a name; only the terminal has flags."""
-    found = {
+    violations = {
         (str(path), flag)
         for path in Path(memagent.__path__[0]).rglob("*.py")
         if "cli" not in path.parts
         for flag in named_flags(path.read_text("utf-8"))
         if flag not in OF_PIP
     }
-    assert not found
+    assert not violations
 
 
 def options(command: click.Command, context: click.Context) -> Iterator[str]:

@@ -45,10 +45,10 @@ def test_the_chunks_in_all_are_more_than_those_read_until_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (9000, "2 h 30 min")]
+    ("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (9000, "2 h 30 min")]
 )
-def test_times_are_rounded(seconds: float, told: str) -> None:
-    assert clock(seconds) == told
+def test_times_are_rounded(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
 
 
 def screen(questions: list[str], width: int, memory: str = "A hat was lost.") -> str:
@@ -73,17 +73,17 @@ def screen(questions: list[str], width: int, memory: str = "A hat was lost.") ->
 
 
 def test_several_questions_have_labelled_bars_and_titled_memories() -> None:
-    shown = screen(["What was lost?", "Who lost it?"], 100)
-    assert "1 What was lost?" in shown and "2 Who lost it?" in shown and shown.count(" left") == 2
-    assert "memory: 2 Who lost it?" in shown and "A hat was lost." in shown
+    output = screen(["What was lost?", "Who lost it?"], 100)
+    assert "1 What was lost?" in output and "2 Who lost it?" in output and output.count(" left") == 2
+    assert "memory: 2 Who lost it?" in output and "A hat was lost." in output
     assert "memory:" not in screen(["What was lost?"], 100), "one question needs no title"
 
 
 @pytest.mark.parametrize("questions", [["What was lost?"], ["What was lost?", "Who lost it?"]])
 def test_at_60_columns_the_time_left_is_there(questions: list[str]) -> None:
-    shown = screen(questions, 60)
-    assert shown.count(" left") == len(questions)
-    assert max(map(len, shown.splitlines())) <= 60
+    output = screen(questions, 60)
+    assert output.count(" left") == len(questions)
+    assert max(map(len, output.splitlines())) <= 60
 
 
 def test_a_memory_cannot_write_on_the_terminal() -> None:
@@ -96,11 +96,11 @@ def test_a_loading_model_is_said_at_once(tmp_path: Path, serve: Callable[..., Se
     story.write_text("A story. " * 20)
     server = serve(latency_seconds=2.0)
     started = time.monotonic()
-    code, shown = on_terminal(
-        "ask", "who?", str(story), "--base-url", server.base_url, until=lambda shown: "endpoint" in shown
+    code, output = on_terminal(
+        "ask", "who?", str(story), "--base-url", server.base_url, until=lambda output: "endpoint" in output
     )
-    assert "reaching the endpoint, 0 s" in shown and time.monotonic() - started < 20
-    assert code == 143 and "interrupted" in shown
+    assert "reaching the endpoint, 0 s" in output and time.monotonic() - started < 20
+    assert code == 143 and "interrupted" in output
 
 
 @pytest.mark.slow
@@ -113,23 +113,23 @@ def test_after_a_resume_the_time_left_counts_what_is_read_now(
     flags = ["ask", "Which?", str(story), "--base-url", server.base_url, "--chunk-tokens", "100"]
     assert main([*flags, "--max-calls", "6"]) == 3
     server.latency_seconds = 1.0
-    code, shown = on_terminal(*flags, "--resume")
-    lefts = [int(seconds) for seconds in re.findall(r"(\d+) s left", shown)]
+    code, output = on_terminal(*flags, "--resume")
+    lefts = [int(seconds) for seconds in re.findall(r"(\d+) s left", output)]
     assert code == 0 and max(lefts) >= 4, "five or more calls are left after the first one of a second"
 
 
 def test_the_memory_stands_above_the_answer_once(serve: Callable[..., Server], tmp_path: Path) -> None:
     story = tmp_path / "story.txt"
     story.write_text(facts_document(chunks=3), "utf-8")
-    code, shown = on_terminal("ask", "Which?", str(story), "--base-url", serve().base_url)
-    assert code == 0 and "memory" not in shown.rpartition("; SEAL")[2]
+    code, output = on_terminal("ask", "Which?", str(story), "--base-url", serve().base_url)
+    assert code == 0 and "memory" not in output.rpartition("; SEAL")[2]
 
 
 def test_a_line_shows_what_a_long_memory_has_gained() -> None:
     first = "MEMORY\n" + "The hat was lost at the corner of Goodge Street. " * 6
     replies = [first, first + "The goose was white.", *["UNCHANGED"] * 9]
-    said = io.StringIO()
-    rich.reconfigure(file=said, width=300)
+    output = io.StringIO()
+    rich.reconfigure(file=output, width=300)
     document = text_document("Some words of a story. " * 100)
     read = Read("Which?", document, ScriptedEngine(replies), SETTINGS)
     display = ReadDisplay(False, ["Which?"])
@@ -140,6 +140,6 @@ def test_a_line_shows_what_a_long_memory_has_gained() -> None:
             display.show(1, conversation)
 
     asyncio.run(step())
-    told = said.getvalue().splitlines()
-    assert "memory: The hat was lost" in told[0] and told[1].endswith("memory: …The goose was white.")
-    assert re.search(r"^answered in \S+ s, \d+ s in all; ", told[-1])
+    lines = output.getvalue().splitlines()
+    assert "memory: The hat was lost" in lines[0] and lines[1].endswith("memory: …The goose was white.")
+    assert re.search(r"^answered in \S+ s, \d+ s in all; ", lines[-1])

@@ -68,8 +68,8 @@ def test_training_runs_have_a_report_as_well(rows: str, training: str, capsys: C
 def test_training_and_evaluation_do_not_go_into_one_report(rows: str, training: str, capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["report", rows, training, "--out", "told"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "rows, run: name folders of memagent eval (which hold run.json), or of memagent train" in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert "rows, run: name folders of memagent eval (which hold run.json), or of memagent train" in message
     assert not Path("told").exists()
 
 
@@ -84,8 +84,8 @@ def test_a_run_json_that_lacks_what_the_report_needs_is_an_error(
     Path("rows/run.json").write_text(json.dumps(damaged), "utf-8")
     capsys.readouterr()
     code = main(["report", rows])
-    said = " ".join(capsys.readouterr().err.split())
-    assert (code, "rows/run.json is damaged (" in said, key in said) == (2, True, True), said
+    message = " ".join(capsys.readouterr().err.split())
+    assert (code, "rows/run.json is damaged (" in message, key in message) == (2, True, True), message
 
 
 def test_a_run_json_that_was_edited_still_reports_its_rows(rows: str) -> None:

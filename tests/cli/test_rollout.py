@@ -53,8 +53,8 @@ def test_an_attempt_is_one_line_with_its_reward(serve: Callable[..., Server], ro
     )
     kinds = [conversation["kind"] for conversation in line["conversations"]]
     assert kinds == ["update"] * (len(kinds) - 1) + ["answer"] and len(kinds) > 3
-    sent = [body["messages"] for body in server.asked]
-    assert sent == [conversation["messages"] for conversation in line["conversations"]]
+    prompts = [body["messages"] for body in server.asked]
+    assert prompts == [conversation["messages"] for conversation in line["conversations"]]
 
 
 def test_the_gateway_decides_how_replies_are_drawn(
@@ -76,9 +76,9 @@ def test_a_refusal_is_the_policy_s_and_not_asked_for_again(
     serve: Callable[..., Server], roll: Run, reply: str | None, reward: float
 ) -> None:
     def completion(body: dict[str, Any]) -> dict[str, Any]:
-        made = complete(body, reply or "")
-        made["choices"][0]["message"]["refusal"] = None if reply else "I cannot help with that."
-        return made
+        response = complete(body, reply or "")
+        response["choices"][0]["message"]["refusal"] = None if reply else "I cannot help with that."
+        return response
 
     server = serve(completion=completion)
     code, line = roll(server)
@@ -111,23 +111,23 @@ def test_a_failure_without_a_reply_is_tried_again(serve: Callable[..., Server], 
 def test_prompts_are_the_same_on_every_machine(
     serve: Callable[..., Server], roll: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = []
+    prompts = []
     for home in ("here", "there"):
         for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
             monkeypatch.setenv(name, str(tmp_path / home))
         server = serve(read)
         roll(server)
-        asked.append([body["messages"] for body in server.asked])
-    assert asked[0] == asked[1]
-    assert {message["role"] for messages in asked[0] for message in messages} == {"user"}
+        prompts.append([body["messages"] for body in server.asked])
+    assert prompts[0] == prompts[1]
+    assert {message["role"] for messages in prompts[0] for message in messages} == {"user"}
 
 
 def test_what_is_no_example_and_no_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "row.json"
-    for text, said in ((json.dumps([ROW]), "not a JSON object"), ('{"problem": "Who?"}', "document")):
+    for text, message in ((json.dumps([ROW]), "not a JSON object"), ('{"problem": "Who?"}', "document")):
         path.write_text(text, "utf-8")
         assert main(["rollout", "--example", str(path)]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     path.write_text(json.dumps(ROW), "utf-8")
     assert main(["rollout", "--example", str(path)]) == 2
     assert "--base-url" in capsys.readouterr().err

@@ -14,27 +14,27 @@ PAID = Spent(calls=2, cost=0.5)
 
 
 def test_a_terminal_has_a_bar_for_each_part_in_progress() -> None:
-    said = StringIO()
-    rich.reconfigure(file=said, force_terminal=True, width=120)
+    output = StringIO()
+    rich.reconfigure(file=output, force_terminal=True, width=120)
     with RunDisplay(False, "attempts") as display:
         display.begin({"vt, full": 2, "vt, gated": 2}, {"vt, full": 1})
         display.add("vt, full", "50.0", PAID, failed=True)
         display.add("vt, gated", "50.0", PAID)
-    shown = said.getvalue()
-    assert "vt, full: 50.0, 1 failed, 2 attempts" in shown
-    assert "vt, gated: 50.0" in shown and "1/2" in shown and "3/4" in shown
-    assert "0 s and cost 0.5 left" in shown
+    text = output.getvalue()
+    assert "vt, full: 50.0, 1 failed, 2 attempts" in text
+    assert "vt, gated: 50.0" in text and "1/2" in text and "3/4" in text
+    assert "0 s and cost 0.5 left" in text
 
 
 def test_elsewhere_there_is_a_line_for_each_percent() -> None:
-    said = StringIO()
-    rich.reconfigure(file=said, width=120)
+    output = StringIO()
+    rich.reconfigure(file=output, width=120)
     display = RunDisplay(False, "files")
     with display:
         display.begin({"": 200}, {})
         for number in range(200):
             display.add("", f"{number}.txt, answered", PAID)
-    lines = said.getvalue().splitlines()
+    lines = output.getvalue().splitlines()
     assert len(lines) == 100 and lines[0] == "2 of 200, 0 s and cost 99 left: 1.txt, answered"
     assert lines[-1] == "200 of 200: 199.txt, answered"
 

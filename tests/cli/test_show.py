@@ -52,8 +52,8 @@ def test_a_wasted_call_is_reported(tmp_path: Path, capsys: Capture) -> None:
     settings = memagent.ReadSettings(workflow="gated", chunk_tokens=100, lookahead=2)
     memagent.read("What?", document, engine=engine, trace=trace, settings=memagent.Settings(read=settings))
     assert main(["show", str(trace)]) == 0
-    told = re.findall(r"^chunk (\d)|^  (asked ahead|unchanged|\+)", capsys.readouterr().out, re.MULTILINE)
-    steps = ["".join(it) for it in told]
+    matches = re.findall(r"^chunk (\d)|^  (asked ahead|unchanged|\+)", capsys.readouterr().out, re.MULTILINE)
+    steps = ["".join(match) for match in matches]
     assert steps[:7] == ["1", "unchanged", "2", "+", "3", "asked ahead", "3"]
 
 
@@ -124,9 +124,9 @@ def test_chunks_are_shown_as_long_as_the_document_is_the_same(tmp_path: Path, ca
     out = capsys.readouterr().out
     steps = re.findall(r"chunk \d+ \[([\d,]+), ([\d,]+)\).*\n((?:  \| .*\n)+)  . memory", out)
     assert len(steps) > 3
-    for start, end, shown in steps:
+    for start, end, block in steps:
         text = story.read_text("utf-8")[int(start.replace(",", "")) : int(end.replace(",", ""))]
-        assert [line[4:] for line in shown.splitlines()] == text.splitlines()
+        assert [line[4:] for line in block.splitlines()] == text.splitlines()
 
     story.write_text("another story", "utf-8")
     assert main(["show", "--chunks", str(trace)]) == 0

@@ -74,7 +74,7 @@ def test_its_journal_is_shown_and_resumed(
     assert main(["tally", *arguments, "--trace", "a.jsonl"]) == 0
     answer = capsys.readouterr().out
     assert main(["show", "a.jsonl"]) == 0
-    assert "SUM(amount)" in (shown := capsys.readouterr().out) and "In EUR: 19.5" in shown
+    assert "SUM(amount)" in (output := capsys.readouterr().out) and "In EUR: 19.5" in output
     assert main(["view", "a.jsonl", "--out", "page.html"]) == 0
     assert (tmp_path / "page.html").exists()
     capsys.readouterr()

@@ -73,7 +73,9 @@ def test_quiet_is_quiet(capsys: Capture) -> None:
 def endpoint(serve: Serve) -> Server:
     """It answers with the digit that its prompt has, if it is below 3."""
     return serve(
-        lambda messages: next((it for it in messages[-1]["content"] if it in "012"), "x"),
+        lambda messages: next(
+            (character for character in messages[-1]["content"] if character in "012"), "x"
+        ),
         latency_seconds=0.01,
     )
 
@@ -85,10 +87,14 @@ def collect(endpoint: Server, *more: str) -> list[str]:
 
 def test_trajectories_are_collected_and_imitated(endpoint: Server, capsys: Capture) -> None:
     assert main(collect(endpoint, "--count", "20")) == 0
-    found = list(read_trajectories("found.jsonl"))
-    assert 0 < len(found) < 20 and capsys.readouterr().err == f"{len(found)} of 20 attempts kept\n"
-    assert len({it.example_id for it in found}) == len(found)
-    assert {(it.reward, it.answer in ("0", "1", "2")) for it in found} == {(1.0, True)}
+    trajectories = list(read_trajectories("found.jsonl"))
+    assert (
+        0 < len(trajectories) < 20 and capsys.readouterr().err == f"{len(trajectories)} of 20 attempts kept\n"
+    )
+    assert len({trajectory.example_id for trajectory in trajectories}) == len(trajectories)
+    assert {(trajectory.reward, trajectory.answer in ("0", "1", "2")) for trajectory in trajectories} == {
+        (1.0, True)
+    }
     assert endpoint.most_in_flight > 1, "as many at once as the engine takes"
 
     pytest.importorskip("torch")
@@ -106,7 +112,7 @@ def test_what_is_kept_is_decided_by_the_least_reward(endpoint: Server, capsys: C
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--count", "0"), "--count"),
         (("--count", "-2"), "--count"),
@@ -119,11 +125,11 @@ def test_what_is_kept_is_decided_by_the_least_reward(endpoint: Server, capsys: C
     ],
 )
 def test_no_collection_replaces_a_file_by_nothing(
-    more: tuple[str, ...], said: str, endpoint: Server, capsys: Capture
+    more: tuple[str, ...], message: str, endpoint: Server, capsys: Capture
 ) -> None:
     Path("found.jsonl").write_text("what an hour of attempts has cost")
     assert main(collect(endpoint, *more)) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
     assert Path("found.jsonl").read_text() == "what an hour of attempts has cost"
 
 
@@ -133,7 +139,7 @@ def test_each_example_of_a_file_is_asked_once(endpoint: Server, capsys: Capture)
     more = flags("data.examples=['mine.jsonl']", "read.workflow=overwrite")
     assert main(collect(endpoint, *more)) == 0
     assert "3 of 3 attempts kept" in capsys.readouterr().err
-    assert [it.example_id for it in read_trajectories("found.jsonl")] == ["e0", "e1", "e2"]
+    assert [trajectory.example_id for trajectory in read_trajectories("found.jsonl")] == ["e0", "e1", "e2"]
 
 
 def test_an_endpoint_that_fails_ends_with_3(serve: Serve, capsys: Capture) -> None:
@@ -211,8 +217,8 @@ def test_collecting_needs_no_torch(endpoint: Server) -> None:
 
 def test_the_help_names_every_way(capsys: Capture) -> None:
     assert main(["train", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in ("run", "sft", "collect", "export", "accelerate launch"))
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("run", "sft", "collect", "export", "accelerate launch"))
 
 
 def test_values_are_toml_or_text() -> None:
@@ -229,13 +235,13 @@ def test_values_are_toml_or_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["export", "runs/tiny", "--out", "x", "--least-reward", "1"], "No such option '--least-reward'"),
         (["export", "runs/tiny", "--out", "x", "--resume"], "No such option '--resume'"),
         (["run", PRESET, "--to", "gguf"], "No such option '--to'"),
     ],
 )
-def test_each_verb_has_its_own_flags(arguments: list[str], said: str, capsys: Capture) -> None:
+def test_each_verb_has_its_own_flags(arguments: list[str], message: str, capsys: Capture) -> None:
     assert main(["train", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

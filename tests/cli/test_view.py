@@ -24,15 +24,17 @@ def record(folder: Path, *names: str, workflow: str = "gated") -> Path:
     memory: list[str] = []
 
     def reply(messages: tuple[memagent.Message, ...]) -> str:
-        shown = messages[-1].content
-        if "<chunk" not in shown:
+        prompt = messages[-1].content
+        if "<chunk" not in prompt:
             return "The goose held a stone. A crown was lost."
         fresh = [
-            it for it in ("A hat was lost.", "The goose held a stone.") if it in shown and it not in memory
+            fact
+            for fact in ("A hat was lost.", "The goose held a stone.")
+            if fact in prompt and fact not in memory
         ]
         memory.extend(fresh)
         if workflow == "evidence":
-            return "\n".join(f"ADD {it}" for it in fresh) or "UNCHANGED"
+            return "\n".join(f"ADD {fact}" for fact in fresh) or "UNCHANGED"
         return "MEMORY\n" + " ".join(memory) if fresh else "UNCHANGED"
 
     settings = memagent.Settings(read=memagent.ReadSettings(workflow=workflow, chunk_tokens=60))
@@ -44,9 +46,9 @@ def record(folder: Path, *names: str, workflow: str = "gated") -> Path:
 
 def held(page: Path, id: str) -> str:
     """What is embedded in a page."""
-    found = re.search(rf'id="{id}"[^>]*>([^<]*)</script>', page.read_text("utf-8"))
-    assert found, id
-    return gzip.decompress(base64.b64decode(found[1])).decode()
+    match = re.search(rf'id="{id}"[^>]*>([^<]*)</script>', page.read_text("utf-8"))
+    assert match, id
+    return gzip.decompress(base64.b64decode(match[1])).decode()
 
 
 def test_the_page_holds_the_journal_the_text_and_the_sources(tmp_path: Path, capsys: Capture) -> None:
@@ -54,8 +56,10 @@ def test_the_page_holds_the_journal_the_text_and_the_sources(tmp_path: Path, cap
     assert main(["view", str(trace), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}\n"
     lines = [json.loads(line) for line in held(out, "embedded-journal").splitlines()]
-    *kept, answer = [line for line in read_log(trace) if line["type"] != "reply"]
-    assert [{name: it for name, it in line.items() if name != "prompt_sha256"} for line in kept] == lines[:-1]
+    *entries, answer = [line for line in read_log(trace) if line["type"] != "reply"]
+    assert [
+        {name: value for name, value in line.items() if name != "prompt_sha256"} for line in entries
+    ] == lines[:-1]
     assert {**lines[-1], "statements": None} == answer, "the read did not look for sources"
     text = held(out, "embedded-text")
     assert text == STORY * 2
@@ -114,7 +118,7 @@ def test_no_file_but_a_page_is_overwritten(tmp_path: Path, monkeypatch: Patch, c
 def test_a_file_that_is_not_a_journal_leaves_no_page(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "a.jsonl").write_text("a poem\nof two lines\n", "utf-8")
     (tmp_path / "b.jsonl").write_bytes(b"")
-    for name, said in (("a", "not written by memagent"), ("b", "is empty"), ("c", "cannot be read")):
+    for name, message in (("a", "not written by memagent"), ("b", "is empty"), ("c", "cannot be read")):
         assert main(["view", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / "page.html")]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()

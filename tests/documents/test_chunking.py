@@ -147,7 +147,7 @@ def test_a_cut_stands_where_none_better_is_near(text: str, budget: int, count: T
         start, position = position, position + len(piece)
         before = range(position, max(start, position - 32), -1)
         if splits_character(text, position):
-            assert all(splits_character(text, place) for place in before)
+            assert all(splits_character(text, candidate) for candidate in before)
 
 
 def splits_character(text: str, position: int) -> bool:
@@ -380,10 +380,10 @@ class Pages(Pass):
 def test_parts_end_where_pages_end(pages: list[str], budget: int, count: TokenCounter) -> None:
     chunks = list(split(Pages(pages), budget, count))
     assert "".join(chunk.text for chunk in chunks) == "".join(pages)
-    seen = [(part.page, chunk.text_of(part)) for chunk in chunks for part in chunk.parts]
-    assert [page for page, _ in seen] == sorted(page for page, _ in seen if page)
+    pieces = [(part.page, chunk.text_of(part)) for chunk in chunks for part in chunk.parts]
+    assert [page for page, _ in pieces] == sorted(page for page, _ in pieces if page)
     for number, text in enumerate(pages, 1):
-        assert "".join(piece for page, piece in seen if page == number) == text
+        assert "".join(piece for page, piece in pieces if page == number) == text
     for chunk in chunks:
         check_parts(chunk)
         assert all(before.page != after.page for before, after in pairwise(chunk.parts))
@@ -468,26 +468,26 @@ def test_uneven_text_is_counted_a_few_times() -> None:
         assert count.calls <= len(pieces) * 7
 
 
-def repeated(block: str, times: int, taken: list[int]) -> Iterator[str]:
+def repeated(block: str, times: int, counter: list[int]) -> Iterator[str]:
     for _ in range(times):
-        taken[0] += 1
+        counter[0] += 1
         yield block
 
 
 @pytest.mark.parametrize("block", [" " * 1000, "\n" * 1000, "漢" * 1000, "\u0301" * 1000])
 def test_chunks_stay_finite_where_text_counts_for_nothing(block: str) -> None:
-    taken = [0]
-    stream: Iterable[str] = repeated(block, 2000, taken)
+    counter = [0]
+    stream: Iterable[str] = repeated(block, 2000, counter)
     sizes = [len(piece) for piece, *_ in cut(stream, 100, count_words)]
     assert sum(sizes) == 2_000_000
     assert max(sizes) <= 100 * 16 * 2
 
 
 def test_text_is_taken_only_as_it_is_needed() -> None:
-    taken = [0]
-    pieces = cut(repeated("word " * 200, 1000, taken), 100, count_words)
+    counter = [0]
+    pieces = cut(repeated("word " * 200, 1000, counter), 100, count_words)
     next(pieces)
-    assert taken[0] <= 3
+    assert counter[0] <= 3
 
 
 def test_many_small_blocks_are_as_quick_as_one() -> None:
@@ -573,7 +573,7 @@ def test_the_head_of_separated_values_is_told_by_its_width_and_its_kind(
 
 
 @pytest.mark.parametrize(
-    ("head", "shown"),
+    ("head", "expected"),
     [
         ("| Rain of 2024 |\n| --- |\n| station | rain |\n", "| station | rain |\n| --- | --- |\n"),
         ("| by | Ada | x |\n|---|---|---|\n| station | rain |\n", "| by | Ada | x |\n|---|---|---|\n"),
@@ -583,11 +583,11 @@ def test_the_head_of_separated_values_is_told_by_its_width_and_its_kind(
     ],
     ids=["title", "wider", "none", "escaped", "title alone"],
 )
-def test_the_head_of_a_table_is_told_by_its_width_and_its_kind(head: str, shown: str) -> None:
+def test_the_head_of_a_table_is_told_by_its_width_and_its_kind(head: str, expected: str) -> None:
     text = head + "".join(f"| North {n} | {n * 7} |\n" for n in range(90))
     _, *others = split(text_document(text), 300, len)
     assert len(others) > 1
-    assert {chunk.shown == shown + chunk.text for chunk in others} == {True}
+    assert {chunk.shown == expected + chunk.text for chunk in others} == {True}
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.csv"])

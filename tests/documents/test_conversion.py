@@ -62,14 +62,14 @@ def test_pages_of_a_pdf_reach_the_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("empty", "said"),
+    ("empty", "pages"),
     [((2,), "page 2 has"), ((2, 3), "pages 2-3 have"), ((1, 3, 4, 6), "pages 1, 3-4, 6 have")],
 )
-def test_pages_without_text_are_named(tmp_path: Path, empty: tuple[int, ...], said: str) -> None:
+def test_pages_without_text_are_named(tmp_path: Path, empty: tuple[int, ...], pages: str) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf(*("" if page in empty else "Text." for page in range(1, 7))))
     for _ in range(2):  # converted, and from the cache
-        assert passed(open_document(path)).skipped == (f"{path}: {said} no text (scanned? run OCR first)",)
+        assert passed(open_document(path)).skipped == (f"{path}: {pages} no text (scanned? run OCR first)",)
 
 
 def test_a_scanned_pdf_is_an_error_and_named_in_a_directory(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_locked_book_says_so(tmp_path: Path) -> None:
 # Limits
 
 
-def refused(path: Path, place: Path, limits: ConversionLimits) -> str:
+def refused(path: Path, target: Path, limits: ConversionLimits) -> str:
     with pytest.raises(DocumentError, match="cannot be converted") as error:
-        convert(look_at(path, path.name, named=True), place, threading.Event(), limits)
-    assert not place.exists()
+        convert(look_at(path, path.name, named=True), target, threading.Event(), limits)
+    assert not target.exists()
     return str(error.value).partition("cannot be converted: ")[2]
 
 
@@ -214,8 +214,8 @@ def test_ten_readers_convert_once(tmp_path: Path) -> None:
     for conversions in (b"1", b"0"):
         done = subprocess.run([sys.executable, "-c", TEN_READERS, path], capture_output=True, check=True)
         assert done.stdout.split() == [conversions, b"10", b"1", b"True"]
-    (kept,) = cache_folder().iterdir()
-    assert kept.parent.stat().st_mode & 0o077 == 0
+    (cache_file,) = cache_folder().iterdir()
+    assert cache_file.parent.stat().st_mode & 0o077 == 0
     path.write_bytes(pdf("Another."))
     assert read(path) == "Another.\n\n"
 
@@ -236,18 +236,18 @@ def test_a_pass_tells_whether_it_may_have_to_convert(tmp_path: Path) -> None:
     for name in ("b.pdf", "c.pdf"):
         (tmp_path / name).write_bytes(pdf(name))
     assert not open_document(tmp_path / "a.txt").blocks().may_convert()
-    found = open_document(tmp_path).blocks()
-    blocks, told = iter(found), [found.may_convert()]
+    first_pass = open_document(tmp_path).blocks()
+    blocks, answers = iter(first_pass), [first_pass.may_convert()]
     for _ in range(3):
         next(blocks)
-        told.append(found.may_convert())
-    assert told == [True, True, True, False]
+        answers.append(first_pass.may_convert())
+    assert answers == [True, True, True, False]
     again = open_document(tmp_path).blocks()
-    blocks, told = iter(again), [again.may_convert()]
+    blocks, answers = iter(again), [again.may_convert()]
     next(blocks), next(blocks)
-    for kept in cache_folder().iterdir():
-        kept.unlink()
-    assert [*told, again.may_convert()] == [False, True]
+    for cache_file in cache_folder().iterdir():
+        cache_file.unlink()
+    assert [*answers, again.may_convert()] == [False, True]
 
 
 def test_a_file_that_cannot_be_converted_is_tried_once(tmp_path: Path) -> None:
@@ -278,8 +278,8 @@ def test_a_text_that_is_dropped_from_the_cache_while_it_is_read(tmp_path: Path) 
     whole = text_of(document)
     blocks = iter(document.blocks())
     text = next(blocks).text
-    for kept in cache_folder().iterdir():
-        kept.unlink()
+    for cache_file in cache_folder().iterdir():
+        cache_file.unlink()
     assert text + "".join(block.text for block in blocks) == whole
 
 
@@ -335,10 +335,10 @@ def test_a_damaged_text_in_the_cache_is_never_read(tmp_path: Path, damaged: Call
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf(*(f"Page {number}." for number in range(100))))
     whole = read(path)
-    (kept,) = cache_folder().iterdir()
-    kept.write_bytes(damaged(sound := kept.read_bytes()))
+    (cache_file,) = cache_folder().iterdir()
+    cache_file.write_bytes(damaged(sound := cache_file.read_bytes()))
     assert read(path) == whole
-    assert kept.read_bytes() == sound
+    assert cache_file.read_bytes() == sound
 
 
 def test_a_text_in_the_cache_that_is_damaged_while_it_is_read(tmp_path: Path) -> None:
@@ -346,8 +346,8 @@ def test_a_text_in_the_cache_that_is_damaged_while_it_is_read(tmp_path: Path) ->
     whole = text_of(document)
     blocks = iter(document.blocks())
     text = next(blocks).text
-    (kept,) = cache_folder().iterdir()
-    kept.write_bytes(kept.read_bytes()[:-100].replace(b"again", b"never"))
+    (cache_file,) = cache_folder().iterdir()
+    cache_file.write_bytes(cache_file.read_bytes()[:-100].replace(b"again", b"never"))
     assert text + "".join(block.text for block in blocks) == whole
 
 
@@ -414,16 +414,16 @@ def test_narrower_limits_of_the_user_are_kept(tmp_path: Path) -> None:
 def test_a_pass_that_is_closed_ends_its_conversion(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     path.write_bytes(sheet(b'<row><c t="inlineStr"><is><t>x</t></is></c></row>' * 1_000_000))
-    found = open_document(path).blocks()
+    blocks = open_document(path).blocks()
 
     def close() -> None:
         wait_for(lambda: find_converters(os.getpid()))
-        found.close()
+        blocks.close()
 
     closing = threading.Thread(target=close)
     closing.start()
     with pytest.raises(DocumentError, match="the read was stopped"):
-        next(iter(found))
+        next(iter(blocks))
     closing.join()
 
 
@@ -435,8 +435,8 @@ def test_an_interrupt_ends_a_conversion(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code, path], stderr=subprocess.PIPE) as process:
         wait_for(lambda: find_converters(process.pid), process)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=10)
-    assert b"KeyboardInterrupt" in said
+        _, stderr = process.communicate(timeout=10)
+    assert b"KeyboardInterrupt" in stderr
     assert list(cache_folder().iterdir()) == []
 
 

@@ -60,22 +60,24 @@ def test_a_change_that_leaves_size_and_time_alone(large: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("place", ["longer text", "pipe", "zeros", "loop", "folder", "nothing"])
-def test_what_takes_the_place_of_a_file_is_not_read_for_it(place: str, known: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("replacement", ["longer text", "pipe", "zeros", "loop", "folder", "nothing"])
+def test_what_takes_the_place_of_a_file_is_not_read_for_it(
+    replacement: str, known: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "a.txt"
     path.write_text("The red key hangs in the hall.\n" * 20)
     document = open_document(path)
     if known:
         assert document.fingerprint
     path.unlink()
-    if place == "longer text":
+    if replacement == "longer text":
         path.write_text("The blue key is lost.\n" * 40)
-    elif place == "pipe":
+    elif replacement == "pipe":
         os.mkfifo(path)  # nobody writes to it: whoever waits for that waits for ever
-    elif place == "folder":
+    elif replacement == "folder":
         path.mkdir()
-    elif place != "nothing":
-        path.symlink_to("/dev/zero" if place == "zeros" else path)
+    elif replacement != "nothing":
+        path.symlink_to("/dev/zero" if replacement == "zeros" else path)
     with pytest.raises(DocumentError, match=r"a\.txt (changed while it was read|cannot be read)"):
         text_of(document)
 
@@ -139,49 +141,49 @@ def test_the_bytes_of_a_file_are_compared_only_if_its_state_differs(
 ) -> None:
     monkeypatch.setattr("memagent.documents.files._COARSE_NS", 0)
     source = look_at(large, "large.txt", named=True)
-    taken = take_fingerprint(source)
-    assert not has_changed(source, taken._replace(sha256=b"of other bytes"))
+    fingerprint = take_fingerprint(source)
+    assert not has_changed(source, fingerprint._replace(sha256=b"of other bytes"))
     os.utime(large, (1, 1))
-    assert not has_changed(source, taken)
-    assert has_changed(source, taken._replace(sha256=b"of other bytes"))
+    assert not has_changed(source, fingerprint)
+    assert has_changed(source, fingerprint._replace(sha256=b"of other bytes"))
     with large.open("ab") as file:
         file.write(b"more")
-    assert has_changed(source, taken)
+    assert has_changed(source, fingerprint)
 
 
 def test_passes_know_nothing_of_each_other(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xff\xfe " * 100 + "é".encode() * 1000)
     (tmp_path / "b.docx").write_bytes(b"broken")
     document = open_document(tmp_path)
-    found = [passed(document) for _ in range(2)]
-    begun = document.blocks()
-    iterator = iter(begun)
+    passes = [passed(document) for _ in range(2)]
+    blocks = document.blocks()
+    iterator = iter(blocks)
     next(iterator)
-    for one in found:
+    for one in passes:
         assert one.replaced == {str(tmp_path / "a.txt"): 200}
         assert len(one.skipped) == 1
-    assert begun.skipped == ()
+    assert blocks.skipped == ()
     assert document.skipped == ()
 
 
 def test_the_fingerprint_is_taken_once_by_many_threads(large: Path) -> None:
     document = open_document(large)
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(document.fingerprint)) for _ in range(8)]
+    fingerprints: list[str] = []
+    threads = [threading.Thread(target=lambda: fingerprints.append(document.fingerprint)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [document.fingerprint] * 8
+    assert fingerprints == [document.fingerprint] * 8
     large.unlink()
-    assert document.fingerprint == found[0]
+    assert document.fingerprint == fingerprints[0]
 
 
 # What has no text
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("empty.txt", b"", "empty.txt is empty"),
         ("blank.txt", b" \n\t\r\n", "blank.txt has no text"),
@@ -194,18 +196,18 @@ def test_the_fingerprint_is_taken_once_by_many_threads(large: Path) -> None:
     ],
 )
 def test_a_file_without_text_is_an_error_or_named(
-    tmp_path: Path, name: str, content: bytes, said: str
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     path = tmp_path / "sub" / name
     path.parent.mkdir()
     path.write_bytes(content)
-    for given in (path, path.parent):
-        with pytest.raises(DocumentError, match=said):
-            read(given)
+    for target in (path, path.parent):
+        with pytest.raises(DocumentError, match=message):
+            read(target)
     (path.parent / "z.txt").write_text("text")
     document = open_document(path.parent)
     assert text_of(document) == "text"
-    assert said in " ".join((*document.skipped, *passed(document).skipped))
+    assert message in " ".join((*document.skipped, *passed(document).skipped))
 
 
 def test_however_long_a_blank_file_is_it_has_no_text(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_packed_pages_and_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.txt.gz", gzip.compress(os.urandom(3000) * 3)[:2000], "is a binary file"),
         (
@@ -273,9 +275,9 @@ def test_packed_pages_and_rows(tmp_path: Path) -> None:
         ("a.ods", b"PK\x03\x04" + bytes(100), "a.ods is a binary file: save it as XLSX or CSV first"),
     ],
 )
-def test_what_is_refused_by_name(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_what_is_refused_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DocumentError, match=said):
+    with pytest.raises(DocumentError, match=message):
         read(tmp_path / name)
 
 
@@ -292,9 +294,9 @@ def test_a_packed_bomb_is_refused_before_it_fills_anything(tmp_path: Path) -> No
 def test_a_packed_file_of_a_folder_that_is_damaged_late_is_left_out_whole(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(os.urandom(BLOCK).hex().encode())[:-9])
     (tmp_path / "b.txt").write_text("sound")
-    found = open_document(tmp_path).blocks()
-    assert "".join(block.text for block in found) == "sound"
-    assert found.skipped == (f"{tmp_path}/a.txt.gz is damaged: it ends too early",)
+    blocks = open_document(tmp_path).blocks()
+    assert "".join(block.text for block in blocks) == "sound"
+    assert blocks.skipped == (f"{tmp_path}/a.txt.gz is damaged: it ends too early",)
 
 
 # Descriptors and standard input
@@ -387,8 +389,8 @@ def test_a_url_is_to_be_downloaded_first(url: str) -> None:
 def linked(tmp_path: Path) -> Path:
     """A folder with links to a file and a folder outside, to one of its own, and to itself."""
     folder, outside = tmp_path / "folder", tmp_path / "outside"
-    for place in (folder / "sub", outside / "deep"):
-        place.mkdir(parents=True)
+    for subfolder in (folder / "sub", outside / "deep"):
+        subfolder.mkdir(parents=True)
     (folder / "a.txt").write_text("A")
     (folder / "sub" / "b.txt").write_text("B")
     (outside / "secret.txt").write_text("S")
@@ -412,13 +414,15 @@ def test_a_full_disk_is_reported_and_does_not_prevent_the_start() -> None:
         "sys.exit(main(sys.argv[1:]))"
     )
     ask = ["ask", "What?", "-", "--base-url", "http://127.0.0.1:9/v1", "--retries", "0"]
-    for words, exit_code, said in ((["--version"], 0, ""), (ask, 4, "set TMPDIR to a folder with")):
+    for words, exit_code, message in ((["--version"], 0, ""), (ask, 4, "set TMPDIR to a folder with")):
         run = subprocess.run(
             [sys.executable, "-c", code, *words], input="A key.", capture_output=True, text=True
         )
-        assert (run.returncode, "Traceback" in run.stderr, said in run.stderr) == (exit_code, False, True), (
-            run
-        )
+        assert (run.returncode, "Traceback" in run.stderr, message in run.stderr) == (
+            exit_code,
+            False,
+            True,
+        ), run
 
 
 def test_links_in_a_circle_and_what_is_no_file_are_named(linked: Path) -> None:
@@ -430,7 +434,7 @@ def test_links_in_a_circle_and_what_is_no_file_are_named(linked: Path) -> None:
         listener.bind(os.path.relpath(linked / "socket.txt"))  # its path must be short
         document = open_document(linked, follow_links=True)
     assert text_of(document) == "ASDB"
-    circles = [it for it in document.skipped if "Too many levels" in it]
+    circles = [message for message in document.skipped if "Too many levels" in message]
     assert (len(circles), len(document.skipped)) == (3, 7)
     assert text_of(open_document(linked)) == "AB"
     for name in ("first", "own"):
@@ -469,6 +473,6 @@ def test_two_stars_and_hidden_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("x", ".env").write_text("h")
     assert text_of(open_document("**/.env")) == "h"
     assert text_of(open_document("**/y/**/*.txt")) == "e"
-    assert [it.name for it in open_document("**/*.md").sources] == ["a.md", "x/y/b.md"]
+    assert [source.name for source in open_document("**/*.md").sources] == ["a.md", "x/y/b.md"]
     with pytest.raises(DocumentError, match=r"no file matches x/\*\*/z"):
         open_document("x/**/z")

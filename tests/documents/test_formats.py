@@ -715,8 +715,9 @@ ADDRESSES = ("Ada <", "ada@", "a@[", "Ada Lovelace@x.org, <>")
         *((typed(f"text/plain; charset={name}", "\ncafé\n".encode()), "```\ncafé\n```\n") for name in ODD),
         (typed("text/plain; charset=iso-8859-1", "\n“é” – €\n".encode("cp1252")), "```\n“é” – €\n```\n"),
         (typed("text/plain; charset=gb2312", "\n朱镕基\n".encode("gbk")), "```\n朱镕基\n```\n"),
-        *((f"From: {it}\nTo: {it}\n\nbody\n".encode(), f"From: {it}\nTo: {it}\n\n```\nbody\n```\n")
-          for it in ADDRESSES),
+        *((f"From: {address}\nTo: {address}\n\nbody\n".encode(),
+           f"From: {address}\nTo: {address}\n\n```\nbody\n```\n")
+          for address in ADDRESSES),
     ],
     ids=["mail", "within a mail", "HTML", "web archive", *map(repr, ODD), "Latin", "GB 2312",
          *map(repr, ADDRESSES)],

@@ -48,7 +48,7 @@ def test_the_secret_is_made_once_and_private() -> None:
     assert marks == {text_document("one").mark}
     assert len(path.read_bytes()) == 32
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [it.name for it in path.parent.iterdir()] == ["secret"]
+    assert [file.name for file in path.parent.iterdir()] == ["secret"]
 
 
 def test_where_none_can_be_kept_a_process_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

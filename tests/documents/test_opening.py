@@ -21,7 +21,7 @@ from memagent.errors import extra_hint
 
 
 @pytest.mark.parametrize(
-    ("written", "shown"),
+    ("written", "expected"),
     [
         (r'{"\u043e\u0442": "\u041e"}', '{"от": "О"}'),
         (r'["\ud83d\ude00", "\u00e9t\u00C9", "\u00a0"]', '["😀", "étÉ", "\u00a0"]'),
@@ -30,15 +30,15 @@ from memagent.errors import extra_hint
         ('["\\', '["\\'),
     ],
 )
-def test_letters_stand_for_their_escapes_in_json(tmp_path: Path, written: str, shown: str) -> None:
+def test_letters_stand_for_their_escapes_in_json(tmp_path: Path, written: str, expected: str) -> None:
     for name in ("a.json", "a.jsonl"):
         (tmp_path / name).write_text(written, "utf-8")
-        assert read(tmp_path / name).rstrip("\n") == shown
+        assert read(tmp_path / name).rstrip("\n") == expected
     (tmp_path / "a.txt").write_text(written, "utf-8")
     assert read(tmp_path / "a.txt") == written
     for size in (1, 2, 5, 13):
         blocks = [written[start : start + size] for start in range(0, len(written), size)]
-        assert "".join(unescape(blocks)) == shown
+        assert "".join(unescape(blocks)) == expected
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a", "a.csv", "a.py", "a.xml", "a.unknown"])
@@ -59,8 +59,8 @@ def test_html_becomes_markdown_without_scripts_and_styles(tmp_path: Path) -> Non
     text = read(page)
     for dropped in ("color", "alert", "comment", "hidden", ".x{}", "x.png", "doctype"):
         assert dropped not in text
-    for kept in ("The title", "# Heading", "a < b, MAX_SIZE * 2", "* item"):
-        assert kept in text
+    for expected in ("The title", "# Heading", "a < b, MAX_SIZE * 2", "* item"):
+        assert expected in text
 
 
 @pytest.mark.filterwarnings("error")
@@ -105,7 +105,7 @@ LOCKED = (
 
 @office
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.docx", docx("text")[:200], r"it is damaged, or not in DOCX format \(File is not a zip file\)"),
         ("a.docx", zipped({"nothing": "of use"}), "Could not find main document part"),
@@ -131,10 +131,10 @@ LOCKED = (
         *["xml", "sheet", "slides"],
     ],
 )
-def test_broken_office_files_are_errors(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_broken_office_files_are_errors(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     """Neither their bytes nor what else they might be is read as the document."""
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DocumentError, match=f"{name} cannot be converted: .*{said}"):
+    with pytest.raises(DocumentError, match=f"{name} cannot be converted: .*{message}"):
         read(tmp_path / name)
 
 
@@ -181,10 +181,10 @@ def test_office_without_the_converter_says_what_to_install(tmp_path: Path) -> No
         "from memagent import open_document, DocumentError\n"
         "try: open_document('a.docx')\nexcept DocumentError as error: print(error)"
     )
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert said.stdout == f"a.docx needs a converter: {extra_hint('formats')}\n"
+    assert process.stdout == f"a.docx needs a converter: {extra_hint('formats')}\n"
 
 
 def test_jsonl_gives_the_text_of_each_row(tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ def test_numbers_in_names_are_sorted_as_numbers(tmp_path: Path, pattern: str) ->
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     document = open_document(tmp_path / pattern)
-    found = [source.name.removeprefix(f"{tmp_path}/") for source in document.sources]
-    assert found == names[: 3 if pattern == "*" else 5]  # that pattern does not go into folders
+    source_names = [source.name.removeprefix(f"{tmp_path}/") for source in document.sources]
+    assert source_names == names[: 3 if pattern == "*" else 5]  # that pattern does not go into folders
 
 
 def test_a_name_that_looks_like_a_glob_is_a_name_first(tmp_path: Path) -> None:
@@ -336,8 +336,8 @@ def test_a_closed_standard_input_is_reported() -> None:
         "except memagent.DocumentError as error: print(error)"
     )
     closed = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, code]
-    said = subprocess.run(closed, capture_output=True, text=True, check=True).stdout
-    assert said == "stdin is closed: pipe text into it, or name a file\n"
+    stdout = subprocess.run(closed, capture_output=True, text=True, check=True).stdout
+    assert stdout == "stdin is closed: pipe text into it, or name a file\n"
 
 
 @office
@@ -366,7 +366,7 @@ def test_blocks_of_a_large_file_stay_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("missing.txt", "missing.txt cannot be read: No such file or directory"),
         ("empty folder", "no readable file in empty folder"),
@@ -384,7 +384,7 @@ def test_blocks_of_a_large_file_stay_small(tmp_path: Path) -> None:
     ids=lambda value: repr(value)[:20],
 )
 def test_refused_with_the_name_on_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("text")
@@ -394,7 +394,7 @@ def test_refused_with_the_name_on_one_line(
     Path("loop").symlink_to("loop")
     for binary in ("binary.dat", "folder of binaries/x.dat"):
         Path(binary).write_bytes(bytes(range(256)) * 10)
-    with pytest.raises(DocumentError, match=said) as refused:
+    with pytest.raises(DocumentError, match=message) as refused:
         open_document(name)
     str(refused.value).encode()
     assert "\n" not in str(refused.value)
@@ -467,9 +467,9 @@ def test_encodings(tmp_path: Path, language: str, encoding: str, repeats: int) -
 @pytest.mark.parametrize("encoding", ["gb18030", "utf-8", "shift_jis"])
 def test_a_sample_that_ends_inside_a_character(encoding: str, cut: int) -> None:
     text = PROSE["ja"].replace("\n", "") * 500
-    found = detect_encoding(text.encode(encoding)[: 60_000 - cut], whole=False)
-    assert found is not None
-    assert text.encode(encoding).decode(found) == text
+    detected_encoding = detect_encoding(text.encode(encoding)[: 60_000 - cut], whole=False)
+    assert detected_encoding is not None
+    assert text.encode(encoding).decode(detected_encoding) == text
 
 
 def test_bad_bytes_are_replaced_and_counted_each_time_alike(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ CHANCE = random.Random(0)
 BYTES = CHANCE.randbytes(6000)
 HEX = BYTES.hex()
 UUIDS = [str(UUID(int=CHANCE.getrandbits(128), version=4)) for _ in range(200)]
-LOG = "\n".join(f"{it} GET /api?sig={urlsafe_b64encode(CHANCE.randbytes(24)).decode()}" for it in UUIDS)
+LOG = "\n".join(f"{uuid} GET /api?sig={urlsafe_b64encode(CHANCE.randbytes(24)).decode()}" for uuid in UUIDS)
 
 
 @pytest.mark.parametrize(

@@ -57,17 +57,17 @@ def test_a_killed_run_resumes(kills_due: int, serve: Callable[..., Server], tmp_
             time.sleep(chance.random() * 0.02)
             process.kill()
             kills += 1
-        out, said = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
         if process.returncode == 0:
             break
-        assert process.returncode == -9, said
+        assert process.returncode == -9, err
     assert kills == kills_due and answers(folders[1]) == expected
     assert server.paid_twice <= kills_due * CALLS, "nothing but what was in flight"
     assert out.startswith(f"{tmp_path / 'killed' / 'table.jsonl'}: {FILES} of {FILES} answered")
     assert not list((folders[1].parent / ".table.jsonl.memagent" / "journals").iterdir())
 
-    paid = len(server.paid)
+    paid_before = len(server.paid)
     (folders[1] / "001.txt").write_text(facts_document(1, 99), "utf-8")
     process = start(server, folders[1])
     assert process.wait(60) == 0 and "1 of them now" in process.communicate()[0]
-    assert 0 < len(server.paid) - paid <= 4, "the one that changed"
+    assert 0 < len(server.paid) - paid_before <= 4, "the one that changed"

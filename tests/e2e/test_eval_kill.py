@@ -53,8 +53,8 @@ def test_a_killed_evaluation_resumes(
     assert done.returncode == 0, done.stderr
     expected = rows_of(tmp_path / "calm")
     assert len(expected) == 12 * 3 * 2
-    told = json.loads((tmp_path / "calm" / "run.json").read_text("utf-8"))
-    assert told["command"].startswith(f"memagent eval --examples {examples} --workflow gated")
+    header = json.loads((tmp_path / "calm" / "run.json").read_text("utf-8"))
+    assert header["command"].startswith(f"memagent eval --examples {examples} --workflow gated")
 
     server, folder = serve(latency_seconds=0.03), tmp_path / "killed"
     kills = 0
@@ -70,10 +70,10 @@ def test_a_killed_evaluation_resumes(
             time.sleep(chance.random() * (0.5 if wanted == 0 else 0.02))
             process.kill()
             kills += 1
-        _, said = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
         if process.returncode == 0:
             break
-        assert process.returncode == -9, said
+        assert process.returncode == -9, stderr
     assert kills == kills_due and rows_of(folder) == expected, "none lost, none twice"
     assert all(line.endswith("}") for line in (folder / "rows.jsonl").read_text("utf-8").splitlines())
     most_in_flight = 4  # each kill loses the attempts that were under way, of at most 6 calls each

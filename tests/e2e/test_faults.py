@@ -60,7 +60,7 @@ def outcome(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def without_tokens(result: dict[str, Any]) -> dict[str, Any]:
     """The result without its tokens: those of replies that cannot be used are billed too."""
-    return {name: it for name, it in result.items() if not name.endswith("_tokens")}
+    return {name: value for name, value in result.items() if not name.endswith("_tokens")}
 
 
 def in_order(digests: list[str]) -> list[str]:
@@ -106,14 +106,16 @@ def test_no_unusable_reply_passes_for_an_answer(serve: Serve, tmp_path: Path) ->
     cases = [(kind, seed) for kind in UNUSABLE_REPLIES for seed in SEEDS]
     servers = [serve(faults=seeded_faults(0.3, seed, [kind])) for kind, seed in cases]
 
-    def found(number: int) -> int:
+    def count_facts(number: int) -> int:
         more = ("--chunk-tokens", "75", "--memory-tokens", "600", "--answer-tokens", "600")
         result = outcome(ask(servers[number], document, tmp_path / f"{number}.jsonl", *more))
         assert len(servers[number].asked) > result["calls"]  # there were faults
         return len(facts & set(re.findall(r"FACT-\d+: \w+", result["answer"])))
 
     with ThreadPoolExecutor(len(cases)) as pool:
-        assert dict(zip(cases, pool.map(found, range(len(cases))), strict=True)) == dict.fromkeys(cases, 40)
+        assert dict(zip(cases, pool.map(count_facts, range(len(cases))), strict=True)) == dict.fromkeys(
+            cases, 40
+        )
 
 
 LASTING = UNUSABLE_REPLIES | {"length in a thought": UNFINISHED_THOUGHT}
@@ -191,5 +193,5 @@ def test_no_secret_of_an_address_is_shown_or_kept(serve: Serve, document: Path, 
     failed = ask(server, document, trace, "--base-url", secret, "--verbose", retries=1)
     assert failed.returncode == 3
     assert "out of order" in failed.stderr
-    kept = failed.stdout + failed.stderr + trace.read_text("utf-8")
-    assert "PASS" not in kept and "SECRET" not in kept
+    output = failed.stdout + failed.stderr + trace.read_text("utf-8")
+    assert "PASS" not in output and "SECRET" not in output

@@ -24,10 +24,10 @@ QUESTIONS = {
 
 @pytest.mark.model
 def test_a_small_instruct_model_answers_with_the_defaults(tmp_path: Path) -> None:
-    asked = [word for question in QUESTIONS for word in ("-q", question)]
+    question_flags = [word for question in QUESTIONS for word in ("-q", question)]
     words = [
         "ask",
-        *asked,
+        *question_flags,
         str(REPORT),
         "--model",
         os.environ["REAL_MODEL"],
@@ -41,17 +41,23 @@ def test_a_small_instruct_model_answers_with_the_defaults(tmp_path: Path) -> Non
         text=True,
         check=True,
     )
-    results = {it["problem"]: it for it in map(json.loads, done.stdout.splitlines())}
+    results = {result["problem"]: result for result in map(json.loads, done.stdout.splitlines())}
     right = {
         question: (word in results[question]["answer"]) if word else not results[question]["found"]
         for question, word in QUESTIONS.items()
     }
-    assert sum(right.values()) >= 5, [(it, results[it]["answer"]) for it, ok in right.items() if not ok]
+    assert sum(right.values()) >= 5, [
+        (question, results[question]["answer"]) for question, ok in right.items() if not ok
+    ]
     # Whether an answer is in the document's own words differs between processors; else it shows the nearest.
     text = REPORT.read_text("utf-8")
     for question, word in QUESTIONS.items():
         statements = results[question]["statements"]
-        places = [place for it in statements for place in ([it["source"]] if it["source"] else it["nearest"])]
-        assert all(text[place["start"] : place["end"]] == place["excerpt"] for place in places)
+        sources = [
+            source
+            for statement in statements
+            for source in ([statement["source"]] if statement["source"] else statement["nearest"])
+        ]
+        assert all(text[source["start"] : source["end"]] == source["excerpt"] for source in sources)
         if word and right[question]:
-            assert any(word in place["excerpt"] for place in places), question
+            assert any(word in source["excerpt"] for source in sources), question

@@ -32,16 +32,16 @@ SIZE = 576  # of SmolLM2-135M's hidden states
 
 def lora(path: Path, seed: int = 0, strength: float = 0.2, **changed: Any) -> Path:
     """A random LoRA on one layer of SmolLM2, in GGUF; `changed` makes it unfit."""
-    given = {"architecture": "llama", "kind": "adapter", "name": "blk.3.ffn_down.weight"} | changed
+    values = {"architecture": "llama", "kind": "adapter", "name": "blk.3.ffn_down.weight"} | changed
     random = np.random.default_rng(seed)
-    writer = gguf.GGUFWriter(path, given["architecture"])
-    writer.add_type(given["kind"])
+    writer = gguf.GGUFWriter(path, values["architecture"])
+    writer.add_type(values["kind"])
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", 4.0)
-    a = random.normal(size=(4, given.get("inner", 1536)))
-    b = strength * random.normal(size=(given.get("outer", SIZE), 4))
-    writer.add_tensor(f"{given['name']}.lora_a", a.astype(np.float32))
-    writer.add_tensor(f"{given['name']}.lora_b", b.astype(np.float32))
+    a = random.normal(size=(4, values.get("inner", 1536)))
+    b = strength * random.normal(size=(values.get("outer", SIZE), 4))
+    writer.add_tensor(f"{values['name']}.lora_a", a.astype(np.float32))
+    writer.add_tensor(f"{values['name']}.lora_b", b.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -106,7 +106,7 @@ _TEMPLATES = 'update = "{problem}{chunk}{memory}"\nanswer = "{problem}{memory}"\
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("text", "message"),
     [
         ("budgets = 3", "budgets is 3: it must be a table"),
         ("[budgets]\nchunk_tokens = 'a'", "budgets.chunk_tokens is 'a': it must be a whole number"),
@@ -118,10 +118,10 @@ _TEMPLATES = 'update = "{problem}{chunk}{memory}"\nanswer = "{problem}{memory}"\
         ("half =", "not valid TOML"),
     ],
 )
-def test_settings_that_contradict_an_adapter_are_errors(told: str, said: str, tmp_path: Path) -> None:
+def test_settings_that_contradict_an_adapter_are_errors(text: str, message: str, tmp_path: Path) -> None:
     adapter = lora(tmp_path / "a.gguf")
-    (tmp_path / "a.toml").write_text(told)
-    with pytest.raises(SettingsError, match=re.escape(said)) as refused:
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(SettingsError, match=re.escape(message)) as refused:
         read_trained(adapter)
     assert "a.toml" in str(refused.value)
     (tmp_path / "a.toml").write_text(f"workflow = 'gated'\n{_TEMPLATES}[budgets]\nchunk_tokens = 77\n")
@@ -195,16 +195,16 @@ async def reading(settings: EngineSettings) -> tuple[Completion, str, str]:
 @needs_smollm2
 def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
     plain = EngineSettings(model=str(MODEL), window_tokens=512, threads=1)
-    found = []
+    readings = []
     for number, strength in enumerate((0.2, 0.0)):
         file = lora(tmp_path / f"{number}.gguf", strength=strength)
-        found.append(
+        readings.append(
             asyncio.run(
                 reading(EngineSettings(model=plain.model, adapter=str(file), window_tokens=512, threads=1))
             )
         )
     without = asyncio.run(reading(plain))
-    (strong, name, header), (idle, _, _) = found
+    (strong, name, header), (idle, _, _) = readings
     assert strong.text != without[0].text
     assert idle.text == without[0].text  # an adapter of nothing changes nothing
     assert name == header == name_with("SmolLM2-135M-Instruct.Q4_1", read_adapter(tmp_path / "0.gguf"))

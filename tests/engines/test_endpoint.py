@@ -135,12 +135,12 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     command = (
         "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     )
-    made = subprocess.run(
+    process = subprocess.run(
         ["openssl", *command.split(), "-keyout", "key.pem", "-out", "cert.pem"],
         cwd=folder,
         capture_output=True,
     )
-    assert made.returncode == 0, made.stderr
+    assert process.returncode == 0, process.stderr
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     with Server(hello, context=context) as server:
@@ -149,9 +149,9 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
 
 def test_an_untrusted_certificate_is_reported_at_once(tls: tuple[str, Path]) -> None:
     started = time.monotonic()
-    said = failed(tls[0], retries=6)
+    message = failed(tls[0], retries=6)
     assert time.monotonic() - started < 3
-    assert f"the certificate of {tls[0]} is not trusted" in said and "SSL_CERT_FILE" in said
+    assert f"the certificate of {tls[0]} is not trusted" in message and "SSL_CERT_FILE" in message
 
 
 def test_a_certificate_that_is_named_is_trusted(
@@ -173,8 +173,8 @@ def test_a_redirect_to_another_host_gets_neither_key_nor_document(status: int, s
     other = serve(hello)
     moved = Fault(status, {"Location": f"{other.base_url}/chat/completions"})
     server = serve(hello, lasting_fault(moved))
-    said = failed(server.base_url, api_key="secret", retries=6)
-    assert f"{server.base_url} redirects to {other.base_url}" in said and "`base_url`" in said
+    message = failed(server.base_url, api_key="secret", retries=6)
+    assert f"{server.base_url} redirects to {other.base_url}" in message and "`base_url`" in message
     assert (len(server.asked), other.requests) == (1, [])
 
 
@@ -214,7 +214,7 @@ def test_an_invalid_address_is_a_settings_error(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("ALL_PROXY", "socks5://user:PASS@127.0.0.1:1080", r"pip install 'httpx2\[socks\]'"),
         ("ALL_PROXY", "gopher://user:PASS@127.0.0.1", "check ALL_PROXY"),
@@ -224,10 +224,10 @@ def test_an_invalid_address_is_a_settings_error(address: str) -> None:
     ],
 )
 def test_an_environment_that_cannot_be_used_is_a_settings_error(
-    variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(SettingsError, match=said) as caught:
+    with pytest.raises(SettingsError, match=message) as caught:
         ask("https://localhost:8000/v1")
     assert "PASS" not in str(caught.value)
 
@@ -319,9 +319,9 @@ def test_a_refusal_is_read_in_any_shape(body: bytes, message: str) -> None:
 
 def test_a_refused_key_is_reported_as_such(serve: Serve) -> None:
     server = serve(hello, lasting_fault(refusal(401, "Incorrect API key provided")))
-    said = failed(server.base_url, api_key="wrong", retries=6)
-    assert "refused the key (HTTP 401: Incorrect API key provided)" in said
-    assert "`api_key`" in said and "OPENAI_API_KEY" in said
+    message = failed(server.base_url, api_key="wrong", retries=6)
+    assert "refused the key (HTTP 401: Incorrect API key provided)" in message
+    assert "`api_key`" in message and "OPENAI_API_KEY" in message
     server.model_page = refusal(401, "Incorrect API key provided")
     with pytest.raises(EngineError, match="refused the key"):
         opened(server.base_url, api_key="wrong")
@@ -333,8 +333,8 @@ def test_a_refused_key_is_reported_as_such(serve: Serve) -> None:
 def test_a_web_page_is_not_an_endpoint(name: str | None, serve: Serve) -> None:
     server = serve()
     server.model_page = Fault(headers={"Content-Type": "text/html"}, body="<!doctype html><html>Hi</html>")
-    said = r"is not an OpenAI-compatible endpoint \(it sent an HTML page\): does it end in /v1\?"
-    with pytest.raises(EngineError, match=said):
+    pattern = r"is not an OpenAI-compatible endpoint \(it sent an HTML page\): does it end in /v1\?"
+    with pytest.raises(EngineError, match=pattern):
         opened(server.base_url, name)
 
 
@@ -362,7 +362,7 @@ def test_a_password_and_a_query_are_sent_and_never_shown(serve: Serve) -> None:
     request = server.requests[-1]
     assert request.path == "/v1/chat/completions?api_key=SECRET"
     assert request.headers["authorization"] == "Basic dXNlcjpQQVNT"
-    said = []
+    messages = []
     for fault in (
         refusal(500, "a"),
         refusal(401, "b"),
@@ -370,14 +370,14 @@ def test_a_password_and_a_query_are_sent_and_never_shown(serve: Serve) -> None:
         Fault(302, {"Location": "/?k=SECRET"}),
     ):
         server.faults = lasting_fault(fault)
-        said.append(failed(address))
+        messages.append(failed(address))
     server.listed = []
     with pytest.raises(EngineError) as caught:
         opened(address)
     server.close()
-    said += [str(caught.value), failed(address)]
-    assert all(server.base_url in it for it in said)
-    assert not any(secret in it for it in said for secret in ("PASS", "SECRET", "user"))
+    messages += [str(caught.value), failed(address)]
+    assert all(server.base_url in message for message in messages)
+    assert not any(secret in message for message in messages for secret in ("PASS", "SECRET", "user"))
 
 
 def test_a_setting_that_is_refused_shows_no_password() -> None:
@@ -396,7 +396,7 @@ def test_one_call_that_is_used_up_is_one_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("http://user:PASS@host:8000/v1", "http://host:8000/v1"),
         ("at http://user@host/v1?key=a&b=c#d now", "at http://host/v1?...#d now"),
@@ -407,8 +407,8 @@ def test_one_call_that_is_used_up_is_one_call() -> None:
         ("mail me@home: what? yes", "mail me@home: what? yes"),
     ],
 )
-def test_what_an_address_shows(text: str, shown: str) -> None:
-    assert without_secrets(text) == shown
+def test_what_an_address_shows(text: str, expected: str) -> None:
+    assert without_secrets(text) == expected
 
 
 @pytest.mark.parametrize("model", ["./models/typo", "~/typo", "models/typo.gguf", "../typo", "/typo"])
@@ -458,9 +458,9 @@ KEY = "sk-SECRETKEY0123456789"
 )
 def test_the_key_stands_in_no_error(reply: Fault, serve: Serve) -> None:
     server = serve(faults=lasting_fault(reply))
-    said = failed(server.base_url, api_key=KEY, retries=0)
-    assert "SECRET" not in said
-    assert len(said) > 300 or "[key]" in said
+    message = failed(server.base_url, api_key=KEY, retries=0)
+    assert "SECRET" not in message
+    assert len(message) > 300 or "[key]" in message
 
 
 def test_a_key_that_arrives_in_pieces_is_hidden_and_all_else_is_unharmed() -> None:

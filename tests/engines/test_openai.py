@@ -77,7 +77,7 @@ def ask_all(server: Server, calls: int, **options: Any) -> list[str]:
     async def gather() -> list[str]:
         prompts = [(Message("user", str(number)),) for number in range(calls)]
         async with aclosing(engine_at(server.base_url, **options)) as engine:
-            completions = await asyncio.gather(*(engine.complete(it, Sampling(64)) for it in prompts))
+            completions = await asyncio.gather(*(engine.complete(prompt, Sampling(64)) for prompt in prompts))
         return [completion.text for completion in completions]
 
     return asyncio.run(gather())
@@ -98,17 +98,17 @@ def test_a_completion_has_the_text_the_usage_and_the_reason(serve: Serve) -> Non
     assert ask(serve(echo)) == Completion("You said: Say hello.", "stop", usage=Usage(3, 6))
 
 
-@pytest.mark.parametrize("sent", [None, {}, {"total_tokens": 0}])
+@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 0}])
 def test_usage_that_is_not_reported_is_estimated_and_said_to_be(
-    sent: Any, serve: Serve, caplog: pytest.LogCaptureFixture
+    usage: Any, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     def silent(completion: dict[str, Any]) -> None:
-        completion["usage"] = sent
+        completion["usage"] = usage
         completion["choices"][0]["message"]["reasoning_content"] = "They greet."
 
     server = serve(echo, lasting_fault(Fault(spoil=silent)))
-    said, thought = "You said: Say hello.", "They greet."
-    expected = Usage(estimate_tokens("Say hello."), estimate_tokens(thought + said), estimated=True)
+    reply, thought = "You said: Say hello.", "They greet."
+    expected = Usage(estimate_tokens("Say hello."), estimate_tokens(thought + reply), estimated=True)
     assert ask(server).usage == expected
     assert caplog.text.count("reports no token usage") == 1
     caplog.clear()
@@ -162,18 +162,20 @@ VERDICT = Sampling(1, verdict=True)
 
 def tell_alternatives(completion: dict[str, Any]) -> None:
     """As OpenAI, vLLM, SGLang, llama.cpp and Ollama tell the alternatives to a token."""
-    told = [{"token": word, "logprob": odds, "bytes": []} for word, odds in (("Yes", -0.5), ("No", -1.5))]
-    first = {"token": "Yes", "logprob": -0.5, "top_logprobs": told}
+    alternatives = [
+        {"token": word, "logprob": odds, "bytes": []} for word, odds in (("Yes", -0.5), ("No", -1.5))
+    ]
+    first = {"token": "Yes", "logprob": -0.5, "top_logprobs": alternatives}
     completion["choices"][0]["logprobs"] = {"content": [first]}
 
 
 def test_a_verdict_comes_with_its_alternatives(serve: Serve) -> None:
     server = serve(echo, lasting_fault(Fault(spoil=tell_alternatives)))
-    told = ask(server, sampling=VERDICT, verdict={"lora": [{"id": 0, "scale": 1.0}]})
-    assert told.alternatives == {"Yes": -0.5, "No": -1.5}
-    asked = server.asked[0]
-    assert (asked["logprobs"], asked["top_logprobs"], asked["max_tokens"]) == (True, 20, 1)
-    assert asked["lora"] == [{"id": 0, "scale": 1.0}]
+    completion = ask(server, sampling=VERDICT, verdict={"lora": [{"id": 0, "scale": 1.0}]})
+    assert completion.alternatives == {"Yes": -0.5, "No": -1.5}
+    body = server.asked[0]
+    assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 1)
+    assert body["lora"] == [{"id": 0, "scale": 1.0}]
     assert ask(server, verdict={"lora": []}).alternatives == {}
     assert not {"lora", "logprobs", "top_logprobs"} & server.asked[1].keys()
 
@@ -181,18 +183,18 @@ def test_a_verdict_comes_with_its_alternatives(serve: Serve) -> None:
 @pytest.mark.parametrize("words", ["logprobs is not supported here", "Extra inputs are not permitted"])
 def test_an_endpoint_that_refuses_to_tell_probabilities_is_asked_once(words: str, serve: Serve) -> None:
     def plan(digest: str, attempt: int) -> Fault | None:
-        body = next(it.body for it in reversed(server.requests) if it.digest == digest)
+        body = next(request.body for request in reversed(server.requests) if request.digest == digest)
         return refusal(400, words) if "top_logprobs" in body else None
 
     server = serve(echo, plan)
 
-    assert [it.alternatives for it in ask_twice(server, VERDICT)] == [{}, {}]
-    assert ["top_logprobs" in it for it in server.asked] == [True, False, False]
+    assert [completion.alternatives for completion in ask_twice(server, VERDICT)] == [{}, {}]
+    assert ["top_logprobs" in body for body in server.asked] == [True, False, False]
 
 
 def test_a_schema_is_left_out_for_an_endpoint_that_refuses_it(serve: Serve) -> None:
     def plan(digest: str, attempt: int) -> Fault | None:
-        body = next(it.body for it in reversed(server.requests) if it.digest == digest)
+        body = next(request.body for request in reversed(server.requests) if request.digest == digest)
         return refusal(400, "Extra inputs are not permitted") if "response_format" in body else None
 
     server = serve(echo, plan)
@@ -200,7 +202,7 @@ def test_a_schema_is_left_out_for_an_endpoint_that_refuses_it(serve: Serve) -> N
     assert len(ask_twice(server, guided)) == 2
     schema = {"name": "reply", "strict": True, "schema": {"type": "array"}}
     assert server.asked[0]["response_format"] == {"type": "json_schema", "json_schema": schema}
-    assert ["response_format" in it for it in server.asked] == [True, False, False]
+    assert ["response_format" in body for body in server.asked] == [True, False, False]
 
 
 @pytest.mark.parametrize("kind", PASSING_FAULTS)
@@ -301,20 +303,20 @@ def test_a_prompt_over_the_window_is_an_overflow(wording: str, serve: Serve) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "whole"),
+    ("words", "prompt_tokens", "whole"),
     [(4000, 2048, False), (4000, 3999, True), (4000, 5200, True), (4000, 0, True), (70, 1, True)],
 )
 def test_a_prompt_that_the_server_silently_cut_is_an_overflow(
-    words: int, told: int, whole: bool, serve: Serve
+    words: int, prompt_tokens: int, whole: bool, serve: Serve
 ) -> None:
     def cuts(completion: dict[str, Any]) -> None:
-        completion["usage"]["prompt_tokens"] = told
+        completion["usage"]["prompt_tokens"] = prompt_tokens
 
     server = serve(echo, lasting_fault(Fault(spoil=cuts)))
     prompt = (Message("user", "Every word counts. " * (words // 3)),)
     if whole:
         usage = ask(server, prompt).usage
-        assert usage.estimated if told == 0 else usage.prompt_tokens == told
+        assert usage.estimated if prompt_tokens == 0 else usage.prompt_tokens == prompt_tokens
         return
     with pytest.raises(ContextOverflowError, match="read 2,048 tokens of a prompt that has at least 3,999"):
         ask(server, prompt)
@@ -327,14 +329,14 @@ def test_a_server_that_cuts_all_long_prompts_to_one_length_is_noticed(serve: Ser
 
     async def ask_all(*lengths: int) -> list[int]:  # in characters; the first 12,288 are not cut
         engine = engine_at(server.base_url)
-        prompts = ((Message("user", "Unterlassungsverfuegung " * (it // 24)),) for it in lengths)
+        prompts = ((Message("user", "Unterlassungsverfuegung " * (length // 24)),) for length in lengths)
         completions = [await engine.complete(prompt, Sampling(9)) for prompt in prompts]
         await engine.aclose()
         return [completion.usage.prompt_tokens for completion in completions]
 
     server = serve(lambda _: "Yes.", lasting_fault(Fault(spoil=cuts)))
-    told = [2048, 165, 2048, 2048, 2048, 165, 2048]  # two prompts alone may have as many tokens by chance
-    assert asyncio.run(ask_all(12_480, 1000, 12_480, 12_600, 12_480, 1000, 12_600)) == told
+    counts = [2048, 165, 2048, 2048, 2048, 165, 2048]  # two prompts alone may have as many tokens by chance
+    assert asyncio.run(ask_all(12_480, 1000, 12_480, 12_600, 12_480, 1000, 12_600)) == counts
     with pytest.raises(EngineError, match=r"2,048 tokens of each of 4 prompts .*num_ctx") as raised:
         asyncio.run(ask_all(14_400, 13_200, 1000, 12_480, 13_920))
     assert raised.value.usage and raised.value.usage.prompt_tokens == 2048
@@ -426,7 +428,7 @@ def picky(server: Server) -> Server:
     """Make a server take `max_completion_tokens` and no temperature, as newer hosted models do."""
 
     def plan(digest: str, attempt: int) -> Fault | None:
-        body = next(it.body for it in reversed(server.requests) if it.digest == digest)
+        body = next(request.body for request in reversed(server.requests) if request.digest == digest)
         if "max_tokens" in body:
             return refusal(
                 400,
@@ -516,9 +518,9 @@ def test_no_model_is_served(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("name", ["nosuch.gguf", "./models/typo", "~/typo", "/models/typo"])
-@pytest.mark.parametrize("listed", [({"id": "one"},), None])
-def test_a_missing_path_is_not_the_name_of_a_model(name: str, listed: Any, serve: Serve) -> None:
-    server = serve(echo, listed=listed)
+@pytest.mark.parametrize("models", [({"id": "one"},), None])
+def test_a_missing_path_is_not_the_name_of_a_model(name: str, models: Any, serve: Serve) -> None:
+    server = serve(echo, listed=models)
     with pytest.raises(SettingsError, match=f"there is no model at {name}, and .* does not list it"):
         asyncio.run(connect(name, Connection(server.base_url)))
     served = serve(echo, listed=({"id": name},))  # as llama.cpp and vLLM do

@@ -65,13 +65,13 @@ def test_any_other_end_is_a_failure_that_names_it(reason: Any, content: str | No
 )
 @pytest.mark.parametrize("reason", ["stop", "length", None])
 def test_an_empty_reply_is_a_failure(content: Any, reason: str | None) -> None:
-    said = "still thinking" if reason == "length" else "the reply is empty"
-    with pytest.raises(TransientError, match=said):
+    message = "still thinking" if reason == "length" else "the reply is empty"
+    with pytest.raises(TransientError, match=message):
         read_completion(reply(content, reason), LIMIT)
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("completion", "message"),
     [
         (reply("<think>\nLet me see", "length"), "set `thinking` to on"),
         (reply("[THINK]Let me see", "length"), "set `thinking` to on"),
@@ -85,9 +85,9 @@ def test_an_empty_reply_is_a_failure(content: Any, reason: str | None) -> None:
         (reply(None, tool_calls=[{"id": "1"}]), "called a tool"),
     ],
 )
-def test_a_reply_without_an_answer_is_a_failure_that_says_what_it_has(made: Any, said: str) -> None:
-    with pytest.raises(TransientError, match=said):
-        read_completion(made, LIMIT)
+def test_a_reply_without_an_answer_is_a_failure_that_says_what_it_has(completion: Any, message: str) -> None:
+    with pytest.raises(TransientError, match=message):
+        read_completion(completion, LIMIT)
 
 
 def test_training_gets_what_the_model_sampled() -> None:

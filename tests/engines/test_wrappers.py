@@ -56,7 +56,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 def test_a_budget_ends_the_tries_of_an_engine_that_is_wrapped_already(max_tokens: int, tries: int) -> None:
     engine = Stubborn()
     limits = Spending(ReadSettings(), max_tokens=max_tokens)
-    wrapped = CriticalPath(SpendingLimit(Losses(CallLimit(engine, 2), lambda paid: None), limits))
+    wrapped = CriticalPath(SpendingLimit(Losses(CallLimit(engine, 2), lambda usages: None), limits))
     asyncio.run(wrapped.complete(MESSAGES, Sampling(10)))
     assert engine.tries == tries and wrapped.longest == 1
 
@@ -87,7 +87,7 @@ def test_a_judge_gives_the_verdicts_and_costs_nothing() -> None:
     )
     judged = Judged(main, judge)
     verdict = asyncio.run(judged.complete(MESSAGES, Sampling(1, verdict=True)))
-    answer = asyncio.run(judged.complete_while(MESSAGES, Sampling(9), lambda paid: True))
+    answer = asyncio.run(judged.complete_while(MESSAGES, Sampling(9), lambda _: True))
     assert (verdict.text, verdict.alternatives, verdict.usage) == ("Yes", {"Yes": -0.1}, Usage())
     assert (answer.text, answer.usage) == ("an answer", usage)
     assert (judged.model.judges, judged.model.window_tokens) == ("lora", 512)

@@ -30,11 +30,11 @@ def story(words: int = 600, place: float = 0.5, code: str = CODE) -> str:
 def find_code(messages: Sequence[Mapping[str, str]]) -> str:
     """A model that knows the code if it stands anywhere in the prompt."""
     prompt = messages[-1]["content"]
-    found = re.findall(r"code of the lighthouse is (\w+)", prompt) or re.findall(r"The code: (\w+)", prompt)
-    if found and "ADD" in prompt:
-        return f'ADD "code of the lighthouse is {found[0]}"'
-    if found:
-        return f"The code: {found[0]}"
+    matches = re.findall(r"code of the lighthouse is (\w+)", prompt) or re.findall(r"The code: (\w+)", prompt)
+    if matches and "ADD" in prompt:
+        return f'ADD "code of the lighthouse is {matches[0]}"'
+    if matches:
+        return f"The code: {matches[0]}"
     return "UNCHANGED" if "UNCHANGED" in prompt else "no idea"
 
 

@@ -48,7 +48,7 @@ def bounds(run: Evaluation, window: int = 4000) -> Mapping[tuple[Cell, str], Run
 
 def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
     run = run_of(tmp_path, tuple(workflows()), samples=2)
-    said = {workflow: bound for (_, workflow), bound in bounds(run).items()}
+    forecast = {workflow: bound for (_, workflow), bound in bounds(run).items()}
     assert not run.folder.exists(), "nothing is written"
     asyncio.run(evaluate(run, engine()))
     attempts: Counter[str] = Counter()
@@ -56,10 +56,10 @@ def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
     for row in read_rows(run.folder):
         attempts[row.workflow] += 1
         spent[row.workflow] += row.spent
-    assert set(said) == set(spent) == set(workflows())
+    assert set(forecast) == set(spent) == set(workflows())
     for workflow, now in spent.items():
-        assert said[workflow].done == attempts[workflow] == 6 and not said[workflow].failed
-        most = said[workflow].spent
+        assert forecast[workflow].done == attempts[workflow] == 6 and not forecast[workflow].failed
+        most = forecast[workflow].spent
         assert now.calls <= most.calls and now.prompt_tokens <= most.prompt_tokens
         assert now.completion_tokens <= most.completion_tokens
         assert now.cost is not None and most.cost is not None and now.cost <= most.cost
@@ -67,10 +67,10 @@ def test_no_workflow_costs_more_than_was_said(tmp_path: Path) -> None:
 
 def test_the_bound_is_the_one_worked_by_hand(tmp_path: Path) -> None:
     run = run_of(tmp_path, ("full",), count=1, samples=3)
-    ((cell, workflow), found) = next(iter(bounds(run).items()))
-    most = found.spent
+    ((cell, workflow), bound) = next(iter(bounds(run).items()))
+    most = bound.spent
     assert (cell, workflow) == (Cell("lamps"), "full")
-    assert (found.done, most.calls, most.completion_tokens) == (3, 3, 3 * 40)
+    assert (bound.done, most.calls, most.completion_tokens) == (3, 3, 3 * 40)
     assert most.cost == pytest.approx((2 * most.prompt_tokens + 3 * 120) / 1e6)
 
 
@@ -82,8 +82,8 @@ def test_only_what_is_missing_is_counted(tmp_path: Path) -> None:
     rows = run.folder / "rows.jsonl"
     lines = rows.read_bytes().splitlines(keepends=True)
     rows.write_bytes(b"".join(lines[:4]))
-    left = bounds(replace(run, resume=True))
-    assert sum(it.done for it in left.values()) == 2
+    remaining = bounds(replace(run, resume=True))
+    assert sum(bound.done for bound in remaining.values()) == 2
     assert rows.read_bytes() == b"".join(lines[:4])
     other = replace(run, resume=True, settings=Settings(read=READ.replace(temperature=1.0)))
     with pytest.raises(SettingsError, match=r"settings\.temperature was 0\.0"):
@@ -91,6 +91,6 @@ def test_only_what_is_missing_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_fails_before_its_first_call_costs_nothing(tmp_path: Path) -> None:
-    found = bounds(run_of(tmp_path, ("full", "gated"), words=900), window=700)
-    assert found[Cell("lamps"), "full"] == RunProgress(done=3, failed=3)
-    assert found[Cell("lamps"), "gated"].failed == 0
+    forecast = bounds(run_of(tmp_path, ("full", "gated"), words=900), window=700)
+    assert forecast[Cell("lamps"), "full"] == RunProgress(done=3, failed=3)
+    assert forecast[Cell("lamps"), "gated"].failed == 0

@@ -23,8 +23,8 @@ ROWS = [
 
 def write(folder: Path, rows: list[EvaluationRow], **fields: Any) -> None:
     with open_rows(folder, header(**fields), resume=False) as file:
-        for it in rows:
-            file.append(flatten(it))
+        for entry in rows:
+            file.append(flatten(entry))
 
 
 def go_on(folder: Path, header: dict[str, Any], resume: bool) -> None:
@@ -40,8 +40,8 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_a_row_is_on_disk_as_soon_as_it_is_appended(tmp_path: Path) -> None:
     with open_rows(tmp_path, header(), resume=False) as file:
-        for count, it in enumerate(ROWS, 1):
-            file.append(flatten(it))
+        for count, entry in enumerate(ROWS, 1):
+            file.append(flatten(entry))
             assert len(list(read_rows(tmp_path))) == count
 
 
@@ -54,7 +54,7 @@ def test_a_run_resumes_from_every_cut(tmp_path: Path) -> None:
         file.write_bytes(whole[:cut])
         with open_rows(tmp_path, header(), resume=True) as rows:
             assert len(rows) == whole[:cut].count(b"\n")
-            for missing in (it for it in ROWS if it.key not in rows):
+            for missing in (entry for entry in ROWS if entry.key not in rows):
                 rows.append(flatten(missing))
         assert file.read_bytes() == whole, cut
 
@@ -91,8 +91,8 @@ def test_an_attempt_that_stands_there_twice_is_one_row(tmp_path: Path) -> None:
 
 
 def test_secrets_of_an_endpoint_are_not_kept() -> None:
-    kept = storable({"api_key": "sk-1", "base_url": "http://me:PASS@host/v1?api_key=KEY", "retries": 6})
-    assert kept == {"base_url": "http://host/v1?...", "retries": 6}
+    fields = storable({"api_key": "sk-1", "base_url": "http://me:PASS@host/v1?api_key=KEY", "retries": 6})
+    assert fields == {"base_url": "http://host/v1?...", "retries": 6}
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

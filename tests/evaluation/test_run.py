@@ -73,14 +73,14 @@ def test_every_attempt_has_its_row(serve: Serve, tmp_path: Path, examples: str) 
 
 def test_rows_tell_whether_their_tokens_are_estimates(serve: Serve, tmp_path: Path, examples: str) -> None:
     plan = EvaluationPlan(workflows=("gated",), examples=examples, count=1)
-    told = {
+    estimates = {
         reported: run(tmp_path / str(reported), serve(completion=completion), plan)[0].spent.estimated
         for reported, completion in (
             (True, lambda body: complete(body, "no idea")),
             (False, lambda body: complete(body, "no idea") | {"usage": None}),
         )
     }
-    assert told == {True: False, False: True}
+    assert estimates == {True: False, False: True}
 
 
 def test_generated_examples_are_the_tasks_own(serve: Serve, tmp_path: Path) -> None:
@@ -150,13 +150,13 @@ def test_a_problem_too_long_is_a_failure_of_its_example(serve: Serve, tmp_path: 
 def test_attempts_are_bounded_and_examples_made_when_needed(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[int] = []
+    indices: list[int] = []
     ahead: list[int] = []
     finished: list[EvaluationRow] = []
 
     def make(recipe: Recipe, index: int) -> Example:
-        made.append(index)
-        ahead.append(len(made) - len(finished))
+        indices.append(index)
+        ahead.append(len(indices) - len(finished))
         return Example(f"c-{index}", "counted", "What is the code?", story(50), ("marmalade77",), 50)
 
     monkeypatch.setitem(TASKS, "counted", Task("counted", make, "substring_match", 32))
@@ -164,7 +164,7 @@ def test_attempts_are_bounded_and_examples_made_when_needed(
     plan = EvaluationPlan(workflows=("full",), tasks=("counted",), lengths=(1024,), count=40)
     settings = changed(SETTINGS, concurrency=3)
     run(tmp_path, server, plan, settings, on_row=finished.append)
-    assert len(made) == 40 and made == sorted(made)
+    assert len(indices) == 40 and indices == sorted(indices)
     assert server.most_in_flight == 3
     assert max(ahead) <= 4, "no more than are being read, and the next"
 
@@ -178,12 +178,12 @@ def test_resume_runs_only_what_is_missing(serve: Serve, tmp_path: Path, examples
     ends = [match.end() for match in re.finditer(b"\n", whole)]
     for cut in [0, 1, *ends, *(end + 40 for end in ends[:-1]), *(end - 1 for end in ends)]:
         (folder / "rows.jsonl").write_bytes(whole[:cut])
-        kept = whole[:cut].count(b"\n")
+        row_count = whole[:cut].count(b"\n")
         server = serve(find_code)
         new: list[EvaluationRow] = []
         run(folder, server, plan, resume=True, on_row=new.append)
         assert without_times(folder) == expected
-        assert len(new) == 12 - kept
+        assert len(new) == 12 - row_count
         assert sum(row.spent.calls for row in new) == len(server.paid), "nothing is paid for twice"
 
 
@@ -222,10 +222,10 @@ def test_what_was_run_stands_with_the_rows_but_for_the_key(
     settings = changed(SETTINGS, api_key="sk-secret")
     plan = EvaluationPlan(workflows=("full",), examples=examples)
     run(tmp_path / "out", serve(find_code), plan, settings, command="memagent eval ...")
-    told = read_header(tmp_path / "out")
-    assert told["attempts"] == 6 and told["model"]["name"] == "test-model"
-    assert told["plan"]["workflows"] == ["full"] and told["plan"]["examples"]["sources"] == examples
-    assert told["settings"]["chunk_tokens"] == 150 and told["command"] == "memagent eval ..."
+    header = read_header(tmp_path / "out")
+    assert header["attempts"] == 6 and header["model"]["name"] == "test-model"
+    assert header["plan"]["workflows"] == ["full"] and header["plan"]["examples"]["sources"] == examples
+    assert header["settings"]["chunk_tokens"] == 150 and header["command"] == "memagent eval ..."
     assert "sk-secret" not in (tmp_path / "out" / "run.json").read_text()
 
 
@@ -271,20 +271,29 @@ def test_budgets_that_cannot_be_are_refused_before_a_call(
 
 def test_a_lasting_failure_leaves_no_attempt_out(serve: Serve, tmp_path: Path, examples: str) -> None:
     server = serve(find_code, faults=lasting_fault(Fault(cut="before"), spared=3))
-    seen: list[EvaluationRow] = []
+    reported_rows: list[EvaluationRow] = []
     rows = run(
-        tmp_path / "out", server, EvaluationPlan(workflows=("full",), examples=examples), on_row=seen.append
+        tmp_path / "out",
+        server,
+        EvaluationPlan(workflows=("full",), examples=examples),
+        on_row=reported_rows.append,
     )
-    assert len(rows) == 6 == len(seen) and sum(row.score for row in rows) == 3
+    assert len(rows) == 6 == len(reported_rows) and sum(row.score for row in rows) == 3
 
 
 def test_watchers_hear_what_is_planned_and_what_is_done(serve: Serve, tmp_path: Path, examples: str) -> None:
-    begun: list[tuple[Any, Any]] = []
+    calls: list[tuple[Any, Any]] = []
     plan = EvaluationPlan(workflows=("full", "rag"), examples=examples, count=4, samples=2)
     for resume in (False, True):
-        run(tmp_path / "out", serve(find_code), plan, resume=resume, on_begin=lambda *it: begun.append(it))
+        run(
+            tmp_path / "out",
+            serve(find_code),
+            plan,
+            resume=resume,
+            on_begin=lambda *arguments: calls.append(arguments),
+        )
     cells = {(Cell("lamps"), "full"): 8, (Cell("lamps"), "rag"): 8}
-    assert begun == [(cells, {}), (cells, cells)]
+    assert calls == [(cells, {}), (cells, cells)]
 
 
 @pytest.mark.parametrize(
@@ -371,12 +380,12 @@ def test_capture_and_retention_are_reported(serve: Serve, tmp_path: Path) -> Non
         return f"The code: {fact[0]}" if fact else find_code(messages)
 
     plan = EvaluationPlan(workflows=("overwrite", "full", "map_reduce"), examples=str(path))
-    told = {(row.workflow, row.example_id): row for row in run(tmp_path / "out", serve(forgetful), plan)}
-    found = {key: (row.captured, row.retained) for key, row in told.items()}
-    assert found["overwrite", "kept"] == (True, True)
-    assert found["overwrite", "lost"] == (True, False)
-    assert found["overwrite", "missed"] == (False, False)
-    assert {found[name, "kept"] for name in ("full", "map_reduce")} == {(None, None)}
+    rows = {(row.workflow, row.example_id): row for row in run(tmp_path / "out", serve(forgetful), plan)}
+    outcomes = {key: (row.captured, row.retained) for key, row in rows.items()}
+    assert outcomes["overwrite", "kept"] == (True, True)
+    assert outcomes["overwrite", "lost"] == (True, False)
+    assert outcomes["overwrite", "missed"] == (False, False)
+    assert {outcomes[name, "kept"] for name in ("full", "map_reduce")} == {(None, None)}
 
 
 def test_needed_are_literal_answers_or_else_the_evidence() -> None:
@@ -399,8 +408,8 @@ def test_secrets_of_an_address_do_not_reach_the_rows(serve: Serve, tmp_path: Pat
     plan = EvaluationPlan(workflows=("full",), examples=examples, count=1)
     with suppress(MemAgentError):  # the endpoint may be refused at once
         asyncio.run(evaluate(Evaluation(plan=plan, settings=settings, folder=tmp_path / "out")))
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*"))
-    assert b"PASSWORD" not in kept and b"KEY" not in kept
+    content = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*"))
+    assert b"PASSWORD" not in content and b"KEY" not in content
 
     def fail(messages: tuple[Message, ...]) -> str:
         raise EngineError("http://me:PASSWORD@host/v1?key=KEY is out of order")

@@ -71,8 +71,8 @@ def test_differences_are_taken_example_by_example() -> None:
     other = [result("gated", index=3), result("full", index=3, answers=("of another example",), score=0.0)]
     elsewhere = result("full", "other run", index=5, example_id="a", score=0.5)
     named = [result("gated", index=4, example_id="a"), elsewhere]
-    found = differences([*easy, *hard, again, *longer, *alone, *other, *named], "gated")
-    assert {group: (it.examples, it.mean) for group, it in found.items()} == {
+    by_group = differences([*easy, *hard, again, *longer, *alone, *other, *named], "gated")
+    assert {group: (difference.examples, difference.mean) for group, difference in by_group.items()} == {
         ("full", Size("tokens", 2048)): (3, -0.25 / 3),  # 0, 0.5 - 0.25 and 0.5 - 1
         ("full", Size("tokens", 4096)): (1, 1.0),
         ("full", None): (3, 0.25 / 3),  # the first question, at two sizes, has 0.5
@@ -89,7 +89,7 @@ def test_examples_that_tokenizers_count_differently_are_compared() -> None:
         result(series, length=None, length_tokens=tokens, score=score)
         for series, tokens, score in (("gated", 700, 0.0), ("full", 1400, 1.0))
     ]
-    assert {group: it.mean for group, it in differences(results, "gated").items()} == {
+    assert {group: difference.mean for group, difference in differences(results, "gated").items()} == {
         ("full", Size("tokens", 512)): 1.0,
         ("full", None): 1.0,
     }
@@ -102,8 +102,8 @@ def test_a_question_at_several_sizes_counts_once_in_the_pool() -> None:
         for length in (1024, 2048, 4096)
         for series, score in (("gated", 0.0), ("full", score))
     ]
-    found = differences(results, "gated")["full", None]
-    assert (found.examples, found.mean) == (2, 0.5)
+    difference = differences(results, "gated")["full", None]
+    assert (difference.examples, difference.mean) == (2, 0.5)
 
 
 def test_one_question_to_many_documents_counts_for_each() -> None:
@@ -113,8 +113,8 @@ def test_one_question_to_many_documents_counts_for_each() -> None:
         for index, tokens in enumerate([4096] * 40 + [8192] * 30)
         for series in ("gated", "full")
     ]  # fmt: skip
-    found = {size: it.examples for (_, size), it in differences(results, "gated").items()}
-    assert found == {Size("tokens", 4096): 40, Size("tokens", 8192): 30, None: 40}
+    counts = {size: difference.examples for (_, size), difference in differences(results, "gated").items()}
+    assert counts == {Size("tokens", 4096): 40, Size("tokens", 8192): 30, None: 40}
 
 
 def test_the_pooled_interval_covers_the_truth_about_19_times_in_20() -> None:
@@ -129,8 +129,8 @@ def test_the_pooled_interval_covers_the_truth_about_19_times_in_20() -> None:
                 won = source.random() < favour
                 results += [result("gated", index=index, length=length, score=float(not won)),
                             result("full", index=index, length=length, score=float(won))]  # fmt: skip
-        found = differences(results, "gated")["full", None]
-        hits += found.low <= 0 <= found.high
+        difference = differences(results, "gated")["full", None]
+        hits += difference.low <= 0 <= difference.high
     assert 0.9 <= hits / 150 <= 0.99
 
 
@@ -161,19 +161,19 @@ def test_what_is_declined_and_what_is_invented_are_counted_apart() -> None:
     ]  # fmt: skip
     summary = summarise(rows)
     shares = summary.declined, summary.declined_rightly, summary.invented
-    assert [(it.examples, it.mean) for it in shares if it] == [(5, 1 / 5), (3, 1 / 3), (3, 1 / 3)]
+    assert [(share.examples, share.mean) for share in shares if share] == [(5, 1 / 5), (3, 1 / 3), (3, 1 / 3)]
     assert summary.invented and (summary.invented.low, summary.invented.high) == confidence_interval(
         [1, 0, 0]
     )
     assert summarise(rows[:2]).invented is None
-    assert [it.row.index for it in wrong(rows)] == [1, 2, 4, 6, 7]
+    assert [attempt.row.index for attempt in wrong(rows)] == [1, 2, 4, 6, 7]
 
 
 def test_of_wrong_answers_the_worst_come_first_one_for_each_question_and_not_too_many() -> None:
     rows = [result(index=index, sample=sample, score=index / 100 + sample / 2) for index in range(40)
             for sample in range(2)]  # fmt: skip
-    found = wrong([*reversed(rows), result("full", score=0.5), result("full", index=1)])
-    assert [(it.series, it.row.index, it.row.sample) for it in found] == [
+    attempts = wrong([*reversed(rows), result("full", score=0.5), result("full", index=1)])
+    assert [(attempt.series, attempt.row.index, attempt.row.sample) for attempt in attempts] == [
         *(("gated", index, 0) for index in range(MAX_WRONG)), ("full", 0, 0)
     ]  # fmt: skip
 
@@ -181,10 +181,12 @@ def test_of_wrong_answers_the_worst_come_first_one_for_each_question_and_not_too
 def test_examples_of_one_name_are_paired_in_their_order() -> None:
     gated = [result("gated", index=index, example_id="a", score=float(index < 5)) for index in range(10)]
     full = [result("full", index=index, example_id="a", score=1.0) for index in reversed(range(10))]
-    found = differences([*gated, *full], "gated")["full", None]
-    assert (found.examples, found.mean) == (10, 0.5)
-    found = differences([*gated, *full[:5]], "gated")["full", None]
-    assert (found.examples, found.mean) == (5, 1.0), "a run that is not finished lacks the first five"
+    difference = differences([*gated, *full], "gated")["full", None]
+    assert (difference.examples, difference.mean) == (10, 0.5)
+    difference = differences([*gated, *full[:5]], "gated")["full", None]
+    assert (difference.examples, difference.mean) == (5, 1.0), (
+        "a run that is not finished lacks the first five"
+    )
 
 
 def test_paired_differences_show_what_two_scores_cannot() -> None:
@@ -192,8 +194,8 @@ def test_paired_differences_show_what_two_scores_cannot() -> None:
     more = [result("full", index=index, score=float(index % 2 or index < 20)) for index in range(100)]
     one, other = summarise(half), summarise(more)
     assert one.high > other.low, "their intervals overlap"
-    found = differences([*half, *more], "gated")["full", None]
-    assert found.mean == 0.1 and found.low > 0
+    difference = differences([*half, *more], "gated")["full", None]
+    assert difference.mean == 0.1 and difference.low > 0
 
 
 def test_growth_of_linear_data_is_1() -> None:
@@ -204,11 +206,11 @@ def test_growth_of_linear_data_is_1() -> None:
 
 @given(st.floats(0.2, 3), st.floats(0.01, 1e4), st.lists(st.floats(1e3, 4e6), min_size=3, unique=True))
 def test_growth_finds_the_exponent(exponent: float, factor: float, lengths: list[float]) -> None:
-    found = growth((length, factor * length**exponent) for length in lengths)
+    estimate = growth((length, factor * length**exponent) for length in lengths)
     if max(lengths) < 1.5 * min(lengths) * (1 - 1e-9):
-        assert found is None
-    elif found is not None:
-        assert found == pytest.approx(exponent, abs=1e-6)
+        assert estimate is None
+    elif estimate is not None:
+        assert estimate == pytest.approx(exponent, abs=1e-6)
 
 
 def test_too_little_growth_is_not_reported() -> None:
@@ -228,9 +230,9 @@ def test_growth_is_fitted_to_the_means_at_each_size() -> None:
     ]
     results.append(failed(length=8192, length_tokens=8192, index=9))
     sizes = by_size(results)
-    assert growth_of(sizes, "gated", lambda it: it.tokens) == pytest.approx(1.0, abs=1e-12)
-    assert growth_of(sizes, "gated", lambda it: it.seconds) == pytest.approx(0.0, abs=1e-12)
-    assert growth_of(sizes, "full", lambda it: it.tokens) is None
+    assert growth_of(sizes, "gated", lambda summary: summary.tokens) == pytest.approx(1.0, abs=1e-12)
+    assert growth_of(sizes, "gated", lambda summary: summary.seconds) == pytest.approx(0.0, abs=1e-12)
+    assert growth_of(sizes, "full", lambda summary: summary.tokens) is None
 
 
 @pytest.mark.parametrize(
@@ -278,8 +280,8 @@ def test_cells_are_kept_apart_and_sizes_in_order() -> None:
 
 def test_depths_fall_into_tenths() -> None:
     depths = [0.0, 0.05, 0.1, 0.55, 0.99, 1.0]
-    found = by_depth(result(index=index, depth=depth) for index, depth in enumerate(depths))
-    tenths = {tenth: summary.examples for (_, _, tenth), summary in found.items()}
+    cells = by_depth(result(index=index, depth=depth) for index, depth in enumerate(depths))
+    tenths = {tenth: summary.examples for (_, _, tenth), summary in cells.items()}
     assert tenths == {0: 2, 1: 1, 5: 1, 9: 2}
 
 
@@ -290,7 +292,7 @@ def test_depth_is_that_of_needles_where_there_are_any() -> None:
 
 
 def test_failures_are_counted_by_cause() -> None:
-    found = failures(
+    counts = failures(
         [
             failed("http://h:80 failed 7 times, last: HTTP 503"),
             failed("http://h:81 failed 3 times, last: HTTP 503", index=1),
@@ -299,9 +301,9 @@ def test_failures_are_counted_by_cause() -> None:
             result(index=3),
         ]
     )
-    assert sorted(found.values()) == [2, 2]
-    assert found["gated", "EngineError", "http://h:N failed N times, last: HTTP N"] == 2
-    assert found["full", "EngineError", "x" * 300 + " at first"] == 2, "whole, and alike if it begins alike"
+    assert sorted(counts.values()) == [2, 2]
+    assert counts["gated", "EngineError", "http://h:N failed N times, last: HTTP N"] == 2
+    assert counts["full", "EngineError", "x" * 300 + " at first"] == 2, "whole, and alike if it begins alike"
 
 
 def test_intervals_hold_the_mean() -> None:

@@ -44,21 +44,22 @@ def serving(serve: Callable[..., Server], tmp_path: Path) -> Iterator[Callable[.
 def address_of(server: subprocess.Popen[str]) -> str:
     """Where a server says that it listens."""
     assert server.stderr
-    said = ""
+    output = ""
     for line in server.stderr:
-        said += line
-        if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-            return f"{found[0]}/v1"
-    raise AssertionError(said)
+        output += line
+        if match := re.search(r"http://127\.0\.0\.1:\d+", line):
+            return f"{match[0]}/v1"
+    raise AssertionError(output)
 
 
 def replied(body: dict[str, Any], reply: Reply) -> Fault:
     """A completion, streamed in one piece if the client wants a stream."""
-    made = complete(body, reply(body["messages"]))
+    completion = complete(body, reply(body["messages"]))
     if not body.get("stream"):
-        return Fault(body=json.dumps(made))
-    (choice,) = made["choices"]
+        return Fault(body=json.dumps(completion))
+    (choice,) = completion["choices"]
     choice["delta"] = choice.pop("message")
     return Fault(
-        headers={"Content-Type": "text/event-stream"}, body=f"data: {json.dumps(made)}\n\ndata: [DONE]\n\n"
+        headers={"Content-Type": "text/event-stream"},
+        body=f"data: {json.dumps(completion)}\n\ndata: [DONE]\n\n",
     )

@@ -22,9 +22,9 @@ QUESTION = re.compile(r"What (?:is|are all) the special magic numbers? for ([\w-
 def reply(messages: Any) -> str:
     """Keeps the needle that is asked for, if it is shown together with the question, and answers with it."""
     text = messages[-1]["content"]
-    asked = QUESTION.search(text)
-    found = asked and re.search(rf"special magic numbers? for {asked[1]} is: \d{{7}}\.", text)
-    return found[0] if found else "UNCHANGED"
+    question = QUESTION.search(text)
+    needle = question and re.search(rf"special magic numbers? for {question[1]} is: \d{{7}}\.", text)
+    return needle[0] if needle else "UNCHANGED"
 
 
 @pytest.fixture
@@ -45,16 +45,18 @@ def run(module: str, *words: str, **environment: str) -> None:
 @pytest.mark.skipif(not find_spec("lm_eval"), reason="lm-eval is not installed")
 def test_lm_eval(address: str, tmp_path: Path) -> None:
     model = f"base_url={address}/chat/completions,model=memagent,num_concurrent=3,timeout=3600"
-    made = json.dumps({"tokenizer": str(TOKENIZER), "max_seq_lengths": [4096]})  # RULER makes its texts
+    metadata = json.dumps({"tokenizer": str(TOKENIZER), "max_seq_lengths": [4096]})  # RULER makes its texts
     command = ["run", "--model", "local-chat-completions", "--model_args", model, "--apply_chat_template"]
     command += ["--include_path", str(HARNESSES), "--tasks", "niah_single_1,stories", "--limit", "3"]
-    asked = json.dumps({"memagent": {"problem_at": "end", "problem_tokens": 60}})
-    run("lm_eval", *command, "--metadata", made, "--gen_kwargs", asked, "--output_path", str(tmp_path))
+    arguments = json.dumps({"memagent": {"problem_at": "end", "problem_tokens": 60}})
+    run(
+        "lm_eval", *command, "--metadata", metadata, "--gen_kwargs", arguments, "--output_path", str(tmp_path)
+    )
     (file,) = tmp_path.rglob("results_*.json")
-    told = json.loads(file.read_text("utf-8"))
-    assert told["results"]["niah_single_1"]["4096,none"] == 1.0
-    assert told["results"]["stories"]["exact_match,number"] == 1.0
-    assert {name: it["effective"] for name, it in told["n-samples"].items()} == {
+    report = json.loads(file.read_text("utf-8"))
+    assert report["results"]["niah_single_1"]["4096,none"] == 1.0
+    assert report["results"]["stories"]["exact_match,number"] == 1.0
+    assert {name: counts["effective"] for name, counts in report["n-samples"].items()} == {
         "niah_single_1": 3,
         "stories": 3,
     }
@@ -66,7 +68,7 @@ def test_inspect(address: str, tmp_path: Path) -> None:
     command += ["--model-base-url", address, "--log-dir", str(tmp_path), "--log-format", "json"]
     run("inspect", *command, "--display", "plain", MEMAGENT_API_KEY="none")
     (log,) = tmp_path.glob("*.json")
-    told = json.loads(log.read_text("utf-8"))
-    assert told["status"] == "success"
-    assert told["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 1.0
-    assert told["stats"]["model_usage"]["openai-api/memagent/memagent"]["input_tokens"] > 3 * 2000
+    report = json.loads(log.read_text("utf-8"))
+    assert report["status"] == "success"
+    assert report["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 1.0
+    assert report["stats"]["model_usage"]["openai-api/memagent/memagent"]["input_tokens"] > 3 * 2000

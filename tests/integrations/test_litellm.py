@@ -33,12 +33,12 @@ def router(
     """Routers by the configuration, for a model of so many tokens."""
     monkeypatch.setenv("MEMAGENT_SERVER", serving(read_facts, "--workflow", "overwrite"))
 
-    def made(max_input_tokens: int) -> Any:
+    def make_router(max_input_tokens: int) -> Any:
         config = yaml.safe_load(CONFIG.read_text("utf-8"))
         config["model_list"][0]["model_info"]["max_input_tokens"] = max_input_tokens
         return litellm.Router(config["model_list"], num_retries=0, **config["router_settings"])
 
-    return made
+    return make_router
 
 
 def ask(router: Any, document: str, **options: Any) -> Any:
@@ -49,14 +49,14 @@ def ask(router: Any, document: str, **options: Any) -> Any:
 def test_short_prompts_go_to_the_model_and_long_ones_are_read(router: Any, small: Server) -> None:
     routed = router(1500)
     assert ask(routed, "FACT-1: red.").choices[0].message.content == "from the small model"
-    asked = len(small.asked)
+    calls = len(small.asked)
     answer = ask(routed, facts_document(16, words=200)).choices[0].message.content
     assert LAST_FACT in answer
-    assert len(small.asked) == asked  # it was counted, and not even tried
+    assert len(small.asked) == calls  # it was counted, and not even tried
 
 
 def test_what_the_model_refuses_as_too_long_is_read(router: Any, small: Server) -> None:
     streamed = ask(router(30_000), facts_document(16, words=200), stream=True)
-    answer = "".join(it.choices[0].delta.content or "" for it in streamed)
+    answer = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
     assert LAST_FACT in answer
     assert len(small.asked) == 1

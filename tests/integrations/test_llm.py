@@ -19,10 +19,10 @@ REPORT = f"{FILLER}\n\n{NOTE}\n\n{FILLER}\n\n{FILLER}"
 
 def reply(messages: Any) -> str:
     """Notes the captain's name where it is told; what is asked in a small chat comes back."""
-    said = messages[-1]["content"]
-    if "<" not in said:
+    content = messages[-1]["content"]
+    if "<" not in content:
         return f"{len(messages)} turns"
-    return f"{NOTE} He likes pears." if NOTE in said else "UNCHANGED"
+    return f"{NOTE} He likes pears." if NOTE in content else "UNCHANGED"
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def test_a_fragment_is_read_and_cited(address: str, tmp_path: Path) -> None:
 def test_the_line_of_a_nearest_passage_says_that_it_is_one() -> None:
     from llm_memagent import _sources
 
-    place = {"file": "log.txt", "page": None, "start": 5, "end": 32, "excerpt": NOTE}
+    passage = {"file": "log.txt", "page": None, "start": 5, "end": 32, "excerpt": NOTE}
     statements = [
-        {"text": "Ahab is their captain.", "source": None, "nearest": [place]},
+        {"text": "Ahab is their captain.", "source": None, "nearest": [passage]},
         {"text": "He likes pears.", "source": None},
     ]
     assert _sources(statements) == f"\n\nnearest passage, other words: log.txt, characters 5-32: {NOTE}"
@@ -73,7 +73,9 @@ def test_an_attachment_is_read_and_leaves_nothing_on_the_server(address: str, tm
     )
     assert response.text().startswith(f"{NOTE} He likes pears.\n\nlog.html, ")
     assert response.usage().input > 500
-    (cited,) = [it["source"] for it in response.response_json["statements"] if it["source"]]
+    (cited,) = [
+        statement["source"] for statement in response.response_json["statements"] if statement["source"]
+    ]
     assert (cited["file"], cited["excerpt"]) == ("log.html", NOTE)
     assert httpx2.get(f"{address}/files", trust_env=False).json()["data"] == []
 
@@ -86,18 +88,18 @@ def test_a_conversation_without_documents_goes_through(address: str) -> None:
 
 def test_a_follow_up_asks_about_the_same_documents(address: str, tmp_path: Path) -> None:
     conversation = llm.get_model("memagent").conversation()
-    asked = conversation.prompt(QUESTION, fragments=[REPORT + FILLER * 8])
-    assert NOTE in asked.text()
+    response = conversation.prompt(QUESTION, fragments=[REPORT + FILLER * 8])
+    assert NOTE in response.text()
     assert NOTE in conversation.prompt("What is he called?").text()
 
 
 def test_errors_say_what_to_do(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(REPORT, "utf-8")
-    asked = ["-m", "memagent", "-f", str(tmp_path / "log.txt"), QUESTION]
-    wrong = run(*asked, "-o", "workflow", "guessing")
+    arguments = ["-m", "memagent", "-f", str(tmp_path / "log.txt"), QUESTION]
+    wrong = run(*arguments, "-o", "workflow", "guessing")
     assert wrong.exit_code == 1 and "status 400: " in wrong.stderr and "guessing" in wrong.stderr
     monkeypatch.setenv("LLM_MEMAGENT_URL", "http://127.0.0.1:9/v1")
-    assert "start memagent serve, or set LLM_MEMAGENT_URL" in run(*asked).stderr
+    assert "start memagent serve, or set LLM_MEMAGENT_URL" in run(*arguments).stderr
 
 
 def test_it_is_listed(address: str) -> None:

@@ -38,12 +38,12 @@ def attached(id: str, name: str, kind: str = "file") -> dict[str, Any]:
 
 def reply(messages: Any) -> str:
     """Notes the captain's name where it is told, and adds to it what no document says."""
-    said = messages[-1]["content"]
-    if "retrieved" in said:
+    prompt = messages[-1]["content"]
+    if "retrieved" in prompt:
         return "was asked about passages"
-    if "title" in said:
+    if "title" in prompt:
         return "A calm sea"
-    return f"{NOTE} He likes pears." if NOTE in said else "UNCHANGED"
+    return f"{NOTE} He likes pears." if NOTE in prompt else "UNCHANGED"
 
 
 @pytest.fixture
@@ -90,17 +90,17 @@ def test_a_file_is_read_whole_with_its_progress_and_sources(pipe: Any) -> None:
         __request__=request,
     )
     assert answer == f"{NOTE} [1] He likes pears."
-    lines = [it["data"]["description"] for it in events if it["type"] == "status"]
-    assert lines[0] == "Sending log.txt" and sum(it.startswith("Read chunk") for it in lines) > 1
-    assert [it["data"]["done"] for it in events if it["type"] == "status"] == [
+    lines = [event["data"]["description"] for event in events if event["type"] == "status"]
+    assert lines[0] == "Sending log.txt" and sum(line.startswith("Read chunk") for line in lines) > 1
+    assert [event["data"]["done"] for event in events if event["type"] == "status"] == [
         *[False] * (len(lines) - 1),
         True,
     ]
-    (source,) = [it["data"] for it in events if it["type"] == "source"]
+    (source,) = [event["data"] for event in events if event["type"] == "source"]
     assert source["source"] == {"name": "log.txt"} and source["document"] == [NOTE]
     start = REPORT.index(NOTE)
-    place = f"log.txt#char={start},{start + len(NOTE)}"
-    assert source["metadata"] == [{"source": place, "name": "log.txt"}]
+    location = f"log.txt#char={start},{start + len(NOTE)}"
+    assert source["metadata"] == [{"source": location, "name": "log.txt"}]
     assert stored(pipe) == []
 
 
@@ -110,7 +110,7 @@ def test_the_citation_of_a_nearest_passage_says_that_it_is_one(serving: Callable
     request = open_webui({"f1": f"{FILLER[:200]}\n\n{NOTE}\n".encode()})
     answer, events = ask(pipe, __files__=[attached("f1", "log.txt")], __request__=request)
     assert answer == "Ahab is their captain. [1]"
-    (source,) = [it["data"] for it in events if it["type"] == "source"]
+    (source,) = [event["data"] for event in events if event["type"] == "source"]
     assert source["source"] == {"name": "log.txt (nearest passage, other words)"}
     assert source["document"] == [NOTE]
 
@@ -123,7 +123,7 @@ def test_tasks_and_chats_without_files_go_through(pipe: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "said"),
+    ("item", "message"),
     [
         (
             attached("k1", "Handbooks", "collection"),
@@ -132,9 +132,9 @@ def test_tasks_and_chats_without_files_go_through(pipe: Any) -> None:
         (attached("f2", "other.txt"), r"does not give out 'other.txt' \(status 404\)"),
     ],
 )
-def test_what_cannot_be_read_is_an_error(pipe: Any, item: Any, said: str) -> None:
+def test_what_cannot_be_read_is_an_error(pipe: Any, item: Any, message: str) -> None:
     files = [attached("f1", "log.txt"), item]
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         ask(pipe, __files__=files, __request__=open_webui({"f1": REPORT.encode()}))
     assert stored(pipe) == []
 

@@ -29,15 +29,15 @@ def keep(prompt: str) -> str:
     """Each sentence with the word "key" of what it reads; its answer adds one that nobody wrote."""
     chunk, memory = section(prompt, "chunk"), section(prompt, "memory")
     if "ADD" in prompt:
-        return "\n".join(f'ADD "{it}"' for it in keys(chunk)) or "UNCHANGED"
-    kept = keys(memory)
+        return "\n".join(f'ADD "{sentence}"' for sentence in keys(chunk)) or "UNCHANGED"
+    old = keys(memory)
     if not chunk and "<text-" in prompt:
         return " ".join(keys(prompt)) or "It does not say."
     if not chunk:
         marks = re.findall(r"(E\d+) ", prompt)
-        return " ".join([*kept, *(f"[{it}]" for it in marks), "The moon is a key of cheese."])
-    new = [it for it in keys(chunk) if it not in kept]
-    whole = "\n".join([*kept, *new]) or "Nothing."
+        return " ".join([*old, *(f"[{mark}]" for mark in marks), "The moon is a key of cheese."])
+    new = [sentence for sentence in keys(chunk) if sentence not in old]
+    whole = "\n".join([*old, *new]) or "Nothing."
     gated = "MEMORY\n" + whole if new else "UNCHANGED"
     return gated if "UNCHANGED" in prompt else whole
 
@@ -78,14 +78,19 @@ def test_sources_stand_in_files_that_grow(name: str, line: str, workflow: str, t
         with path.open("a", encoding="utf-8", newline="") as file:
             file.write(line.format(sentence))
         add(notebook, path, settings=settings)
-    told = notebook.version().statements
-    assert len([it for it in told if it.source]) == 3
+    statements = notebook.version().statements
+    assert len([statement for statement in statements if statement.source]) == 3
     text = text_of(path)
-    for it in [*told, *ask(notebook, settings)]:
-        assert it.source is None or it.source.excerpt == text[it.source.start : it.source.end]
-    said = {it.text: it.source and it.source.file for it in ask(notebook, settings)}
-    assert said["The moon is a key of cheese."] is None
-    assert sum(it == str(path) for it in said.values()) == 3 or workflow == "evidence"
+    for statement in [*statements, *ask(notebook, settings)]:
+        assert (
+            statement.source is None
+            or statement.source.excerpt == text[statement.source.start : statement.source.end]
+        )
+    sources = {
+        statement.text: statement.source and statement.source.file for statement in ask(notebook, settings)
+    }
+    assert sources["The moon is a key of cheese."] is None
+    assert sum(source == str(path) for source in sources.values()) == 3 or workflow == "evidence"
 
 
 def test_where_it_was_read_is_known_when_the_file_is_gone(tmp_path: Path) -> None:
@@ -100,8 +105,8 @@ def test_where_it_was_read_is_known_when_the_file_is_gone(tmp_path: Path) -> Non
     assert red.source and (red.source.file, red.source.start) == (str(first), 12)
     assert blue.source and (blue.source.file, blue.source.start) == (str(second), 0)
     notebook.undo()
-    assert [it.text for it in ask(notebook) if it.source] == [red.text]
-    assert [bool(it.source) for it in ask(notebook, version=2)] == [True, True, False]
+    assert [statement.text for statement in ask(notebook) if statement.source] == [red.text]
+    assert [bool(statement.source) for statement in ask(notebook, version=2)] == [True, True, False]
     assert not asyncio.run(notebook.ask("Which keys?", FunctionEngine(keep), SETTINGS)).remembered.statements
 
 
@@ -131,11 +136,11 @@ def test_a_pdf_that_was_saved_again_before_it_was_read_to_its_end_is_read_whole(
         add(notebook, path, settings=SETTINGS.replace(max_calls=1))
     with path.open("ab") as file:
         file.write(b"% saved again\n")
-    for kept in cache_folder().iterdir():
-        kept.unlink()
+    for entry in cache_folder().iterdir():
+        entry.unlink()
     add(notebook, path)
     (version,) = notebook.versions()
-    assert [(it.start, it.end) for it in version.portions] == [(0, path.stat().st_size)]
+    assert [(portion.start, portion.end) for portion in version.portions] == [(0, path.stat().st_size)]
 
 
 def test_a_notebook_continues_with_the_workflow_of_its_memory(tmp_path: Path) -> None:
@@ -145,10 +150,10 @@ def test_a_notebook_continues_with_the_workflow_of_its_memory(tmp_path: Path) ->
     add(notebook, path)
     path.write_text("The first key is red.\nThe second key is blue.\n")
     add(notebook, path, settings=unnamed)
-    assert [it.workflow for it in notebook.versions()] == ["gated", "gated"]
+    assert [version.workflow for version in notebook.versions()] == ["gated", "gated"]
     assert keys(notebook.version().memory) == ["The first key is red.", "The second key is blue."]
-    told = [it.source.excerpt for it in ask(notebook, unnamed) if it.source]
-    assert told == ["The first key is red.", "The second key is blue."]
+    excerpts = [statement.source.excerpt for statement in ask(notebook, unnamed) if statement.source]
+    assert excerpts == ["The first key is red.", "The second key is blue."]
     path.write_text(path.read_text() + "The third key is green.\n")
     with pytest.raises(SettingsError, match="does not consist of excerpts"):
         add(notebook, path, settings=SETTINGS.replace(workflow="notes"))

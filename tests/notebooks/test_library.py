@@ -28,9 +28,9 @@ def test_a_new_database_is_the_users_alone_and_made_once(tmp_path: Path) -> None
     program = "import sys, memagent.notebooks as it, pathlib; it.Notebooks(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", program, str(tmp_path)]
     started = [subprocess.Popen(command, env=os.environ) for _ in range(4)]
-    assert [it.wait() for it in started] == [0] * 4
+    assert [process.wait() for process in started] == [0] * 4
     assert (tmp_path / "notebooks.sqlite").stat().st_mode & 0o777 == 0o600
     assert Notebooks(tmp_path).add("keys", "all keys").name == "keys"
-    assert {it.name for it in tmp_path.iterdir()} <= {
+    assert {path.name for path in tmp_path.iterdir()} <= {
         "lock", "notebooks.sqlite", "notebooks.sqlite-wal", "notebooks.sqlite-shm"
     }  # fmt: skip

@@ -89,12 +89,16 @@ class Modelled:
             number = self.versions[number].parent
 
     def news(self, files: dict[str, str]) -> list[Read]:
-        read = [it for version in self.lineage() for it in version.read]
-        seen = {it.content for it in read}
-        found = []
+        read = [portion for version in self.lineage() for portion in version.read]
+        contents = {portion.content for portion in read}
+        portions = []
         for name, content in sorted(files.items()):
-            grown = [it.content for it in read if it.name == name and content.startswith(it.content)]
-            if content in seen:
+            grown = [
+                portion.content
+                for portion in read
+                if portion.name == name and content.startswith(portion.content)
+            ]
+            if content in contents:
                 continue
             start = 0
             if grown:
@@ -102,21 +106,21 @@ class Modelled:
                 if not content[length:].strip():
                     continue
                 start = content.rfind("\n", 0, length) + 1
-            seen.add(content)
-            found.append(Read(name, content, start))
-        return found
+            contents.add(content)
+            portions.append(Read(name, content, start))
+        return portions
 
     def continued(self, files: dict[str, str]) -> list[Read]:
         """What was begun, if it is still there as it was."""
         if self.begun is None or self.begun.base != self.current:
             return []
-        same = all(files.get(it.name, "").startswith(it.content) for it in self.begun.read)
+        same = all(files.get(portion.name, "").startswith(portion.content) for portion in self.begun.read)
         return self.begun.read if same else []
 
     def commit(self, read: list[Read]) -> None:
         memory = self.versions[self.current].memory
-        for it in read:
-            memory = together(memory, it.content[it.start :])
+        for portion in read:
+            memory = together(memory, portion.content[portion.start :])
         self.versions.append(Expected(self.current, memory, read))
         self.current, self.begun = len(self.versions) - 1, None
 
@@ -143,16 +147,16 @@ class Living(RuleBasedStateMachine):
         self.files[name] = content
 
     @precondition(lambda self: self.files)
-    @rule(place=st.integers(0, 2), more=st.sampled_from(["7", "\n", " N41 N42", "\nN43\nN44 x", "  \n"]))
-    def append(self, place: int, more: str) -> None:
-        name = sorted(self.files)[place % len(self.files)]
+    @rule(index=st.integers(0, 2), more=st.sampled_from(["7", "\n", " N41 N42", "\nN43\nN44 x", "  \n"]))
+    def append(self, index: int, more: str) -> None:
+        name = sorted(self.files)[index % len(self.files)]
         self.files[name] += more
         (self.folder / name).write_text(self.files[name])
 
     @precondition(lambda self: self.files)
-    @rule(place=st.integers(0, 2), new=st.sampled_from(NAMES))
-    def move(self, place: int, new: str) -> None:
-        name = sorted(self.files)[place % len(self.files)]
+    @rule(index=st.integers(0, 2), new=st.sampled_from(NAMES))
+    def move(self, index: int, new: str) -> None:
+        name = sorted(self.files)[index % len(self.files)]
         content = self.files.pop(name)
         (self.folder / name).replace(self.folder / new)
         self.files[new] = content
@@ -161,14 +165,16 @@ class Living(RuleBasedStateMachine):
         notebook = Notebook("numbers", Notebooks(self.home / "notebooks"))
         return notebook.add(open_document(self.folder), engine, SETTINGS)
 
-    def ended(self, made: Addition, engine: HeldEngine) -> None:
+    def ended(self, addition: Addition, engine: HeldEngine) -> None:
         """All that was new is in, each word once, and what was begun was paid once."""
-        versions, spent = list(made.versions), engine.paid
+        versions, spent = list(addition.versions), engine.paid
         if read := self.model.continued(self.files):
-            begun = self.model.begun
+            pending = self.model.begun
             first = versions.pop(0)
             self.model.commit(read)
-            assert begun and begun.spent + spent == first.spent.calls + sum(it.spent.calls for it in versions)
+            assert pending and pending.spent + spent == first.spent.calls + sum(
+                version.spent.calls for version in versions
+            )
         if read := self.model.news(self.files):
             self.model.commit(read)
             versions.pop(0)
@@ -201,10 +207,10 @@ class Living(RuleBasedStateMachine):
         engine = HeldEngine(FunctionEngine(collect), math.inf if most is None else most)
 
         async def run() -> tuple[Addition, bool]:
-            made = self.addition(engine)
+            addition = self.addition(engine)
 
             async def read() -> None:
-                async for _ in made:
+                async for _ in addition:
                     pass
 
             reading, hangs = asyncio.ensure_future(read()), asyncio.ensure_future(engine.held.wait())
@@ -215,13 +221,13 @@ class Living(RuleBasedStateMachine):
             await asyncio.gather(reading, hangs, return_exceptions=True)
             if finished:
                 reading.result()
-            return made, finished
+            return addition, finished
 
-        made, finished = asyncio.run(run())
+        addition, finished = asyncio.run(run())
         if finished:
-            self.ended(made, engine)
+            self.ended(addition, engine)
         else:
-            self.killed(made.versions, engine)
+            self.killed(addition.versions, engine)
 
     @precondition(lambda self: self.model.current)
     @rule()
@@ -260,14 +266,14 @@ class Living(RuleBasedStateMachine):
 
     @invariant()
     def it_is_as_the_model_has_it(self) -> None:
-        made = self.notebook.versions()
-        assert [it.number for it in made] == list(range(1, len(self.model.versions)))
-        for version, expected in zip(made, self.model.versions[1:], strict=True):
+        versions = self.notebook.versions()
+        assert [version.number for version in versions] == list(range(1, len(self.model.versions)))
+        for version, expected in zip(versions, self.model.versions[1:], strict=True):
             assert tuple(version.memory.split()) == expected.memory
             assert version.parent == expected.parent
-            assert [(Path(it.path).name, it.start, it.end) for it in version.portions] == [
-                (it.name, it.start, len(it.content)) for it in expected.read
-            ]
+            assert [
+                (Path(portion.path).name, portion.start, portion.end) for portion in version.portions
+            ] == [(portion.name, portion.start, len(portion.content)) for portion in expected.read]
         assert self.notebook.version().number == self.model.current
 
 

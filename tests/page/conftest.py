@@ -100,10 +100,10 @@ def record(tmp_path: Path) -> Callable[..., Path]:
         memory: list[str] = []
 
         def reply(messages: tuple[memagent.Message, ...]) -> str:
-            shown = messages[-1].content
-            if "<chunk" not in shown:
+            prompt = messages[-1].content
+            if "<chunk" not in prompt:
                 return answer
-            fresh = [fact for fact in facts if fact in shown and fact not in memory]
+            fresh = [fact for fact in facts if fact in prompt and fact not in memory]
             memory[:] = [*memory, *fresh][-2:]
             return "MEMORY\n" + " ".join(memory) if fresh else "UNCHANGED"
 
@@ -171,8 +171,8 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 
 def _reply(messages: tuple[memagent.Message, ...]) -> str:
-    shown = messages[-1].content
-    if "<chunk" not in shown:
+    prompt = messages[-1].content
+    if "<chunk" not in prompt:
         return ANSWER
-    facts = [fact for fact in FACTS if fact in shown]
+    facts = [fact for fact in FACTS if fact in prompt]
     return "MEMORY\n" + " ".join(facts[-2:]) if facts else "UNCHANGED"

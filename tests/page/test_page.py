@@ -145,9 +145,9 @@ def test_the_text_beside_the_memory_is_the_chunk_character_for_character(
     for line in read_journal(trace):
         if isinstance(line, Conversation) and line.span:
             start, end = line.span
-            lines = [story.count("\n", 0, it) + 1 for it in (start, max(start, end - 1))]
-            told = f"lines {lines[0]} to {lines[1]}" if lines[0] < lines[1] else f"line {lines[0]}"
-            expect(page.locator("#text-facts")).to_have_text(re.compile(f"story.txt, {told}$"))
+            lines = [story.count("\n", 0, position) + 1 for position in (start, max(start, end - 1))]
+            label = f"lines {lines[0]} to {lines[1]}" if lines[0] < lines[1] else f"line {lines[0]}"
+            expect(page.locator("#text-facts")).to_have_text(re.compile(f"story.txt, {label}$"))
             assert page.locator("#text").text_content() == story[start:end]
             page.keyboard.press("ArrowRight")
 
@@ -203,10 +203,13 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
     for name, raw in raws.items():
         (tmp_path / name).write_bytes(raw)
     digest = sha256(b"".join(sha256(raw).digest() for raw in raws.values())).hexdigest()
-    found = (("First.", "a.md", None, 7), ("Second.", "b.md", None, 0), ("Third.", "b.md", 4, 16))
+    passages = (("First.", "a.md", None, 7), ("Second.", "b.md", None, 0), ("Third.", "b.md", 4, 16))
     statements = [
-        {"text": it, "source": {"file": file, "page": page, "start": start, "end": start + 6, "excerpt": it}}
-        for it, file, page, start in found
+        {
+            "text": text,
+            "source": {"file": file, "page": page, "start": start, "end": start + 6, "excerpt": text},
+        }
+        for text, file, page, start in passages
     ]
     steps = [step(0, "A.", (0, 14), source="a.md"), step(1, "A. B.", (14, 37), source="b.md")]
     answer = {"type": "answer", "answer": "First. Second. Third.", "statements": statements}
@@ -223,28 +226,32 @@ def test_a_statement_in_other_words_leads_to_its_nearest_passage(
     viewed: Callable[..., Page], record: Callable[..., Path]
 ) -> None:
     page = viewed(record(answer="A blue stone was held by the goose."))
-    told = page.locator(".sources li")
-    expect(told).to_contain_text("Nearest passage, other words:The goose held a blue stone.")
-    told.get_by_role("button").click()
+    source = page.locator(".sources li")
+    expect(source).to_contain_text("Nearest passage, other words:The goose held a blue stone.")
+    source.get_by_role("button").click()
     expect(page.locator("#text mark")).to_have_text("The goose held a blue stone.")
 
 
 def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path) -> None:
-    place = {"file": "a.txt", "page": None, "start": 0, "end": 9}
+    passage = {"file": "a.txt", "page": None, "start": 0, "end": 9}
     statements = [
         {
             "text": "The goose held a stone.",
             "source": None,
-            "nearest": [place | {"excerpt": "A goose had it."}],
+            "nearest": [passage | {"excerpt": "A goose had it."}],
         },
         {
             "text": "It was blue.",
-            "source": place | {"start": 9, "end": 21, "excerpt": "It was blue."},
+            "source": passage | {"start": 9, "end": 21, "excerpt": "It was blue."},
             "nearest": [],
         },
         {"text": "Nobody was hanged.", "source": None, "nearest": []},
     ]
-    answer = {"type": "answer", "answer": " ".join(it["text"] for it in statements), "statements": statements}
+    answer = {
+        "type": "answer",
+        "answer": " ".join(statement["text"] for statement in statements),
+        "statements": statements,
+    }
     give(empty, write(tmp_path / "t.jsonl", header(), step(0, "A.", (0, 30)), answer))
     expect(empty.locator(".said")).to_have_text("The goose held a stone.1 It was blue.2 Nobody was hanged.")
     expect(empty.locator(".sources li").first).to_have_text(
@@ -313,11 +320,11 @@ def test_any_text_is_shown_with_all_its_words_and_no_other_elements(empty: Page)
     ]
     for _ in range(500):
         text = "".join(draw.choice(pieces) for _ in range(draw.randrange(40)))
-        _, shown, tags = empty.evaluate(RENDER, text)
+        _, content, tags = empty.evaluate(RENDER, text)
         assert set(tags) <= {"p", "h3", "ul", "ol", "li", "pre", "code", "em", "strong"}, text
         for word in ("<img src=x>", "猫", "🪿"):
             if "~~~" not in text and "```" not in text:  # what stands beside a fence names a language
-                assert shown.count(word) == text.count(word), text
+                assert content.count(word) == text.count(word), text
     for hostile in (
         "**a " * 20_000,
         "*a " * 20_000,
@@ -349,24 +356,24 @@ def test_a_read_in_one_prompt_shows_its_text_and_no_steps(
 def test_keys_slider_buttons_and_the_strip_move_through_the_steps(empty: Page, tmp_path: Path) -> None:
     lines = [step(index, f"Memory {index // 3}.", (index * 5, index * 5 + 5)) for index in range(30)]
     give(empty, write(tmp_path / "t.jsonl", header(), *lines))
-    told = empty.locator("#step")
-    expect(told).to_contain_text("Step 28 of 30")
+    description = empty.locator("#step")
+    expect(description).to_contain_text("Step 28 of 30")
     for key, number in (("Home", 1), ("ArrowRight", 2), ("n", 4), ("End", 30), ("ArrowRight", 30), ("p", 28),
                         ("PageUp", 18), ("ArrowLeft", 17), ("Home", 1), ("ArrowLeft", 1)):  # fmt: skip
         empty.keyboard.press(key)
-        expect(told).to_contain_text(f"Step {number} of 30")
+        expect(description).to_contain_text(f"Step {number} of 30")
     slider = empty.get_by_role("slider")
     slider.fill("12")
-    expect(told).to_contain_text("Step 12 of 30")
+    expect(description).to_contain_text("Step 12 of 30")
     assert "Step 12 of 30" in (slider.get_attribute("aria-valuetext") or "")
     slider.press("ArrowRight")
-    expect(told).to_contain_text("Step 13 of 30")
+    expect(description).to_contain_text("Step 13 of 30")
     empty.get_by_role("button", name="Previous change").click()
-    expect(told).to_contain_text("Step 10 of 30")
+    expect(description).to_contain_text("Step 10 of 30")
     box = empty.locator("#timeline").bounding_box()
     assert box
     empty.mouse.click(box["x"] + box["width"] * 25.5 / 30, box["y"] + 10)
-    expect(told).to_contain_text("Step 26 of 30")
+    expect(description).to_contain_text("Step 26 of 30")
 
 
 def test_ten_thousand_steps_are_opened_and_gone_through(empty: Page, tmp_path: Path) -> None:
@@ -376,7 +383,7 @@ def test_ten_thousand_steps_are_opened_and_gone_through(empty: Page, tmp_path: P
         for index in range(STEPS)
     ]
     trace = tmp_path / "t.jsonl"
-    trace.write_bytes(b"".join(_line(it) for it in (header(), *lines)))
+    trace.write_bytes(b"".join(_line(line) for line in (header(), *lines)))
     give(empty, trace)
     expect(empty.locator("#step")).to_contain_text("Step 10,000 of 10,000", timeout=60_000)
     empty.keyboard.press("Home")
@@ -384,11 +391,11 @@ def test_ten_thousand_steps_are_opened_and_gone_through(empty: Page, tmp_path: P
     empty.keyboard.press("End")
     expect(empty.locator("#memory ins")).to_have_text(words[-1].split(".")[0] + ".")
     expect(empty.locator("#memory del")).to_contain_text(words[STEPS - 42])
-    drawn = empty.evaluate(
+    colour_count = empty.evaluate(
         """() => { const { data } = strip.getContext("2d").getImageData(0, 0, strip.width, strip.height);
                    return new Set(new Uint32Array(data.buffer)).size }"""
     )
-    assert drawn > 2  # the ground, what was added, what was removed
+    assert colour_count > 2  # the ground, what was added, what was removed
 
 
 def _line(line: dict[str, object]) -> bytes:
@@ -457,7 +464,7 @@ def test_dropped_text_stands_beside_the_memory_if_it_is_what_was_read(
 
 
 @pytest.mark.parametrize(
-    ("name", "raw", "told"),
+    ("name", "raw", "message"),
     [
         ("a.html", b"<p>words</p>", "converted before it is read"),
         ("a.txt", b"\x1f\x8bwords", "converted before it is read"),
@@ -466,14 +473,14 @@ def test_dropped_text_stands_beside_the_memory_if_it_is_what_was_read(
     ],
 )
 def test_text_that_would_not_fit_the_spans_is_refused(
-    empty: Page, tmp_path: Path, name: str, raw: bytes, told: str
+    empty: Page, tmp_path: Path, name: str, raw: bytes, message: str
 ) -> None:
     file = tmp_path / name
     file.write_bytes(raw)
     document = {"sha256": sha256(sha256(raw).digest()).hexdigest(), "sources": [f"some/{name}"]}
     trace = write(tmp_path / "t.jsonl", header(document=document), step(0, "A memory.", (0, 10)))
     give(empty, trace, file)
-    says(empty, told)
+    says(empty, message)
     expect(empty.locator("#text")).to_contain_text("does not hold the text")
 
 
@@ -492,7 +499,7 @@ def test_several_files_are_put_together_in_the_order_of_the_read(empty: Page, tm
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         ([header(format=1)], "has format 1, this page reads 2"),
         ([header(), header()], "is not a journal"),
@@ -500,10 +507,10 @@ def test_several_files_are_put_together_in_the_order_of_the_read(empty: Page, tm
     ],
 )
 def test_another_file_is_refused(
-    empty: Page, tmp_path: Path, lines: list[dict[str, object]], told: str
+    empty: Page, tmp_path: Path, lines: list[dict[str, object]], message: str
 ) -> None:
     give(empty, write(tmp_path / "t.jsonl", *lines))
-    says(empty, told)
+    says(empty, message)
     expect(empty.get_by_role("heading", level=1)).to_have_text("Watch a memory grow")
 
 
@@ -515,14 +522,14 @@ def test_the_page_takes_the_lines_of_a_journal_that_python_takes(empty: Page, tm
     for _ in range(200):
         raw = bytearray(whole)
         for _ in range(draw.choice((1, 1, 3))):
-            place = draw.randrange(len(raw))
+            offset = draw.randrange(len(raw))
             match draw.randrange(3):
                 case 0:
-                    raw[place] = draw.randrange(256)
+                    raw[offset] = draw.randrange(256)
                 case 1:
-                    del raw[place : place + draw.randrange(1, 200)]
+                    del raw[offset : offset + draw.randrange(1, 200)]
                 case _:
-                    raw[place:place] = bytes(raw[: draw.randrange(1, 200)])
+                    raw[offset:offset] = bytes(raw[: draw.randrange(1, 200)])
         cases.append(bytes(raw))
     for raw in cases:
         assert _lines_in_browser(empty, raw) == _lines_in_python(tmp_path / "case.jsonl", raw), raw
@@ -559,20 +566,20 @@ def test_a_diff_leads_from_the_one_text_to_the_other(empty: Page) -> None:
     words = ["a", "goose", "Stone.", "blue!", "\n", "  ", "猫。", "\U0001fabf", "it's", '"No."', "1.5"]
     for _ in range(300):
         before = [draw.choice(words) for _ in range(draw.randrange(30))]
-        after = [it for it in before if draw.random() > 0.2]
+        after = [word for word in before if draw.random() > 0.2]
         after[draw.randrange(len(after) + 1) :] = [draw.choice(words) for _ in range(draw.randrange(9))]
         old, new = draw.choice(("", " ")).join(before), draw.choice(("", " ")).join(after)
         pieces = empty.evaluate(DIFF, [old, new])
-        kept = "".join(it["text"] for it in pieces if it["kind"] != "added")
-        assert "".join(kept.split()) == "".join(old.split())
-        assert "".join(it["text"] for it in pieces if it["kind"] != "removed") == new
+        old_text = "".join(piece["text"] for piece in pieces if piece["kind"] != "added")
+        assert "".join(old_text.split()) == "".join(old.split())
+        assert "".join(piece["text"] for piece in pieces if piece["kind"] != "removed") == new
         assert all(one["kind"] != two["kind"] for one, two in pairwise(pieces))
 
 
 def test_long_memories_are_compared_in_bounded_time(empty: Page) -> None:
     old, new = ("".join(f"{letter}{number} " for number in range(40_000)) for letter in "ab")
     pieces = empty.evaluate(DIFF, [old, new])
-    assert [it["kind"] for it in pieces] == ["removed", "added"]
+    assert [piece["kind"] for piece in pieces] == ["removed", "added"]
     blank = empty.evaluate(DIFF, [" " * 200_000, ""])
     assert len(blank) == 1
 
@@ -590,10 +597,10 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
         {"type": "answer", "answer": "C."},
     ]
     give(empty, write(tmp_path / "t.jsonl", header(), *lines))
-    told = empty.locator("#step")
-    expect(told).to_contain_text("Step 5 of 6")
+    description = empty.locator("#step")
+    expect(description).to_contain_text("Step 5 of 6")
     empty.keyboard.press("Home")
-    for said in (
+    for text in (
         "chunk 1 · memory changed · reply cut at its token budget",
         "chunk 2 · memory changed · part of a chunk that was split",
         "chunk 2 · memory unchanged · replied “MEMORY” · part of a chunk that was split",
@@ -601,7 +608,7 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
         "memory changed · asked once more · enough is known · 2,000 (1,500 cached) + 5 tokens",
         "the answer · 10 + 5 tokens · 2 min",
     ):
-        expect(told).to_contain_text(said)
+        expect(description).to_contain_text(text)
         empty.keyboard.press("ArrowRight")
     expect(empty.locator("#memory ins, #memory del")).to_have_count(0)
     empty.get_by_text("Figures and settings").click()
@@ -648,8 +655,8 @@ def _check_accessible(page: Page) -> None:
     from axe_playwright_python import sync_playwright as axe
 
     page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text("utf-8") + "\n;0")
-    found = page.evaluate("async () => (await axe.run()).violations")
-    assert [(it["id"], it["nodes"][0]["html"]) for it in found] == []
+    violations = page.evaluate("async () => (await axe.run()).violations")
+    assert [(violation["id"], violation["nodes"][0]["html"]) for violation in violations] == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -660,11 +667,11 @@ def test_every_control_is_reached_by_tab_and_keys_leave_fields_alone(
     page.keyboard.press("n")
     page.keyboard.press("n")
     expect(page.locator("#memory del")).to_have_count(1)
-    seen = set()
+    controls = set()
     for _ in range(20):
         page.keyboard.press("Tab")
-        seen.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
-    assert {"file", "slider", "previous", "next", "changes", "memory", "text", "line 29"} <= seen
+        controls.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    assert {"file", "slider", "previous", "next", "changes", "memory", "text", "line 29"} <= controls
     before = page.locator("#step").text_content()
     page.locator("#text").focus()
     page.keyboard.press("End")  # scrolls the text, and stays at the step

@@ -131,8 +131,8 @@ def test_a_picture_is_refused_without_an_answer_and_a_chart(
 
 def test_a_file_that_is_dropped_is_to_be_asked_about(page: Page, serving: Callable[..., str]) -> None:
     address = serving()
-    for place in (address, f"{address}#{begin(address)}"):
-        page.goto(place)
+    for url in (address, f"{address}#{begin(address)}"):
+        page.goto(url)
         expect(page.locator("#start, #read").filter(visible=True)).to_be_visible()
         dropped = "(data) => (data.items.add(new File(['A hat.'], 'hat.txt')), data)"
         page.dispatch_event(
@@ -317,6 +317,6 @@ def test_the_form_is_accessible(page: Page, serving: Callable[..., str], scheme:
     page.get_by_text("Options").click()
     expect(page.get_by_label("How to read")).to_be_visible()
     page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text("utf-8") + "\n;0")
-    found = page.evaluate("async () => (await axe.run()).violations")
-    assert [(it["id"], it["nodes"][0]["html"]) for it in found] == []
+    violations = page.evaluate("async () => (await axe.run()).violations")
+    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in violations] == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -128,8 +128,8 @@ def test_a_row_leads_to_its_place_in_the_text(counted: Callable[..., Page]) -> N
 
 def test_a_row_that_code_has_read_from_a_table_leads_there_too(counted: Callable[..., Page]) -> None:
     lines = "".join(f"Firm {number},{number}.50 EUR\n" for number in range(1500))
-    asked = PLAN.fields[0].model_copy(update={"name": "company"})
-    plan = PLAN.model_copy(update={"fields": (asked, PLAN.fields[1]), "sql": "SELECT COUNT(*) FROM rows"})
+    field = PLAN.fields[0].model_copy(update={"name": "company"})
+    plan = PLAN.model_copy(update={"fields": (field, PLAN.fields[1]), "sql": "SELECT COUNT(*) FROM rows"})
     columns: Any = {"company": "Firm", "amount_paid": "Sum"}
     page = counted(f"Firm,Sum\n{lines}", "sums.csv", columns, plan)
     expect(page.locator("#table-facts")).to_contain_text("1,500 rows from tables, without a model")

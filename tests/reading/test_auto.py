@@ -25,15 +25,17 @@ from memagent import (
 PROBLEM = "Where is the green lamp of Mrs. Brown?"
 TOLD = "The green lamp of Mrs. Brown stands in Oslo."
 RAIN = "It rained on hill {0}. Nobody came by road {0}."
-DOCUMENT = "\n\n".join([*(RAIN.format(place) for place in range(20)), TOLD, *map(RAIN.format, range(20, 80))])
+DOCUMENT = "\n\n".join(
+    [*(RAIN.format(number) for number in range(20)), TOLD, *map(RAIN.format, range(20, 80))]
+)
 SETTINGS = ReadSettings(chunk_tokens=60, memory_tokens=100, answer_tokens=40)
 NARROW, HALF_TOO_NARROW, WIDE = 600, 1200, 8192  # the document has 730 tokens
 
 
 def reply(messages: tuple[Message, ...]) -> str:
     prompt = messages[-1].content
-    shown = section(prompt, "document") or section(prompt, "text")
-    return "It stands in Oslo." if TOLD in shown else "It does not say."
+    text = section(prompt, "document") or section(prompt, "text")
+    return "It stands in Oslo." if TOLD in text else "It does not say."
 
 
 def read(
@@ -60,9 +62,11 @@ def test_one_of_more_than_half_the_window_is_read_as_by_notes_without_probabilit
     window_tokens: int,
 ) -> None:
     assert read(HALF_TOO_NARROW, workflow="full")[0].answer == "It stands in Oslo.", "it would fit"
-    result, made = read(window_tokens)
-    _, noted = read(window_tokens, workflow="notes")
-    assert [(it.kind, it.memory) for it in made] == [(it.kind, it.memory) for it in noted]
+    result, conversations = read(window_tokens)
+    _, expected = read(window_tokens, workflow="notes")
+    assert [(conversation.kind, conversation.memory) for conversation in conversations] == [
+        (conversation.kind, conversation.memory) for conversation in expected
+    ]
     assert result.answer == "It stands in Oslo." and TOLD in result.memory
 
 
@@ -83,19 +87,23 @@ def test_a_model_that_was_trained_to_judge_is_asked_for_verdicts() -> None:
 def test_progress_counts_the_chunks_that_were_noted_not_those_handed_out(workflow: str) -> None:
     engine = ScriptedEngine(reply, window_tokens=HALF_TOO_NARROW, calls=4)
 
-    async def told() -> list[tuple[int | None, int]]:
+    async def collect_counts() -> list[tuple[int | None, int]]:
         settings = SETTINGS.replace(workflow=workflow)
         read = Read(PROBLEM, text_document(DOCUMENT), engine, settings)
-        return [(it.chunk_index, read.progress.chunks) async for it in read if it.kind == "update"]
+        return [
+            (conversation.chunk_index, read.progress.chunks)
+            async for conversation in read
+            if conversation.kind == "update"
+        ]
 
-    counts = asyncio.run(told())
+    counts = asyncio.run(collect_counts())
     assert len(counts) > 5 and counts == [(index, index + 1) for index in range(len(counts))]
 
 
 @pytest.mark.parametrize("wanted", [{"screen": True}, {"workflow": "notes"}])
 def test_notes_are_taken_if_they_are_asked_for(wanted: dict[str, object]) -> None:
-    result, made = read(**wanted)
-    assert made[0].kind == "update" and TOLD in result.memory
+    result, conversations = read(**wanted)
+    assert conversations[0].kind == "update" and TOLD in result.memory
 
 
 def test_a_window_smaller_than_its_engine_says_is_noticed() -> None:
@@ -104,8 +112,8 @@ def test_a_window_smaller_than_its_engine_says_is_noticed() -> None:
             raise ContextOverflowError("too long")
 
     engine = FunctionEngine(refuse, ScriptedEngine(reply))
-    result, made = run(engine, text_document(DOCUMENT), SETTINGS, problem=PROBLEM)
-    assert made[0].kind == "update" and result.answer == "It stands in Oslo."
+    result, conversations = run(engine, text_document(DOCUMENT), SETTINGS, problem=PROBLEM)
+    assert conversations[0].kind == "update" and result.answer == "It stands in Oslo."
 
 
 @pytest.mark.parametrize(
@@ -140,5 +148,5 @@ def test_files_are_named(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TOLD)
     _, (answer,) = run(ScriptedEngine(reply), open_document(tmp_path), SETTINGS, problem=PROBLEM)
-    shown = section(answer.messages[-1].content, "document")
-    assert shown.index("a.txt") < shown.index(TOLD) < shown.index("b.txt")
+    document = section(answer.messages[-1].content, "document")
+    assert document.index("a.txt") < document.index(TOLD) < document.index("b.txt")

@@ -44,15 +44,15 @@ class Biller:
         self.server = serve(None, faults, completion=self._complete)
 
     def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        made = complete(body, read_facts(body["messages"]))
-        self.bills.append(made["usage"])
-        return made
+        completion = complete(body, read_facts(body["messages"]))
+        self.bills.append(completion["usage"])
+        return completion
 
     @property
     def billed(self) -> tuple[int, int, float]:
         """Prompt tokens, completion tokens and the cost."""
         prompt, completion = (
-            sum(it[f"{kind}_tokens"] for it in self.bills) for kind in ("prompt", "completion")
+            sum(bill[f"{kind}_tokens"] for bill in self.bills) for kind in ("prompt", "completion")
         )
         return prompt, completion, pytest.approx((prompt + 2 * completion) / 1e6)
 
@@ -70,7 +70,7 @@ async def read(server: Server, trace: Path | None = None, *, resume: bool = Fals
         return reading
 
 
-def told(spent: Spent) -> tuple[int, int, float | None]:
+def summarize(spent: Spent) -> tuple[int, int, float | None]:
     return spent.prompt_tokens, spent.completion_tokens, spent.cost
 
 
@@ -78,21 +78,21 @@ def test_replies_that_were_asked_for_again_are_counted(serve: Callable[..., Serv
     biller = Biller(serve, seeded_faults(0.4, 3, tuple(UNUSABLE_REPLIES)))
     done = asyncio.run(read(biller.server, tmp_path / "t.jsonl", retries=9))
     assert done.has_answer and len(biller.bills) > done.progress.spent.calls + 3
-    assert told(done.progress.spent) == told(done.result.spent) == biller.billed
+    assert summarize(done.progress.spent) == summarize(done.result.spent) == biller.billed
     lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["type"] == "conversation"]
     in_steps = [usage for step in steps for usage in (step["usage"], *step.get("unusable", ()))]
     assert sum(usage["prompt_tokens"] for usage in in_steps) == biller.billed[0]
     again = asyncio.run(read(biller.server, tmp_path / "t.jsonl", resume=True))
     assert again.progress.recalled == again.progress.spent.calls == done.progress.spent.calls
-    assert told(again.progress.spent) == biller.billed
+    assert summarize(again.progress.spent) == biller.billed
 
 
 def test_a_read_that_fails_tells_what_was_billed_all_the_same(serve: Callable[..., Server]) -> None:
     biller = Biller(serve, lasting_fault(UNUSABLE_REPLIES["filtered"], spared=3))
     failed = asyncio.run(read(biller.server, retries=2))
     assert not failed.has_answer and len(biller.bills) == 6
-    assert told(failed.progress.spent) == biller.billed and failed.progress.spent.calls == 3
+    assert summarize(failed.progress.spent) == biller.billed and failed.progress.spent.calls == 3
 
 
 def test_a_prompt_that_the_server_cut_was_billed(serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -102,6 +102,6 @@ def test_a_prompt_that_the_server_cut_was_billed(serve: Callable[..., Server], t
     biller = Biller(serve, scripted_faults(UNUSABLE_REPLIES["null"], Fault(spoil=cut)))
     done = asyncio.run(read(biller.server, tmp_path / "t.jsonl", retries=2))
     assert any(isinstance(line, Overflow) for line in read_journal(tmp_path / "t.jsonl"))
-    assert done.has_answer and told(done.progress.spent) == biller.billed
+    assert done.has_answer and summarize(done.progress.spent) == biller.billed
     again = asyncio.run(read(biller.server, tmp_path / "t.jsonl", resume=True))
-    assert told(again.progress.spent) == biller.billed
+    assert summarize(again.progress.spent) == biller.billed

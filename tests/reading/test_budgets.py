@@ -104,9 +104,9 @@ def test_what_cannot_fit_names_the_numbers_and_the_settings(
     budgets = dataclasses.replace(PAPER, **given_tokens)
     with pytest.raises(SettingsError) as refused:
         budgets.fit(window, fixed, frozenset(given_tokens))
-    said = str(refused.value)
+    message = str(refused.value)
     for part in (str(needed(budgets, fixed)), f"window has {window}", "`chunk_tokens`", "`memory_tokens`"):
-        assert part in said
+        assert part in message
 
 
 def test_the_papers_own_budgets_given_in_full_make_room_for_the_prompts_words(

@@ -14,12 +14,12 @@ TEXT = "\n\n".join(" ".join(f"w{chunk}x{word}" for word in range(24)) for chunk 
 
 def in_waves(*waves: int) -> FunctionEngine:
     """An engine that completes no call before so many are in flight as the next wave has."""
-    left, turns = list(waves), list[asyncio.Event]()
+    remaining, turns = list(waves), list[asyncio.Event]()
 
     async def complete(prompt: str) -> str:
         turns.append(turn := asyncio.Event())
-        if len(turns) == left[0]:
-            left.pop(0)
+        if len(turns) == remaining[0]:
+            remaining.pop(0)
             while turns:
                 turns.pop().set()
         await turn.wait()
@@ -41,10 +41,10 @@ def test_calls_that_wait_for_each_other_are_the_critical_path(workflow: str, wav
     settings = ReadSettings(workflow=workflow, chunk_tokens=30, memory_tokens=40, answer_tokens=40)
 
     async def read() -> Read:
-        made = Read("What?", text_document(TEXT), in_waves(*waves), settings)
-        async for _ in made:
+        reading = Read("What?", text_document(TEXT), in_waves(*waves), settings)
+        async for _ in reading:
             pass
-        return made
+        return reading
 
     result = asyncio.run(read()).result
     assert (result.spent.calls, result.critical_path) == (7, len(waves))

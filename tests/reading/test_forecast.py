@@ -24,13 +24,13 @@ DOCUMENT = " ".join(f"lamp{number} is number {number}." for number in range(200)
 
 
 def spent(engine: Engine, settings: ReadSettings) -> Progress:
-    async def taken() -> Progress:
+    async def read_to_end() -> Progress:
         read = Read(PROBLEM, text_document(DOCUMENT), engine, settings, asks=False)
         async for _ in read:
             pass
         return read.progress
 
-    return asyncio.run(taken())
+    return asyncio.run(read_to_end())
 
 
 def foretold(engine: Engine, settings: ReadSettings) -> Progress:
@@ -91,8 +91,12 @@ def test_a_forecast_includes_what_a_chat_template_adds() -> None:
 def test_a_forecast_assumes_a_full_memory_of_passages_and_its_answer(workflow: str) -> None:
     def quote(messages: tuple[Message, ...]) -> str:
         """What is told of the first lamps that are shown."""
-        told = re.findall(r"lamp\d+ is number \d+\.", messages[-1].content)[:8]
-        return "\n".join(f'ADD "{it}"' for it in told) if workflow == "evidence" else " ".join(told)
+        sentences = re.findall(r"lamp\d+ is number \d+\.", messages[-1].content)[:8]
+        return (
+            "\n".join(f'ADD "{sentence}"' for sentence in sentences)
+            if workflow == "evidence"
+            else " ".join(sentences)
+        )
 
     settings = ReadSettings(workflow=workflow, chunk_tokens=80, memory_tokens=60, answer_tokens=40)
     now, most = spent(ScriptedEngine(quote), settings), foretold(ScriptedEngine(quote), settings)

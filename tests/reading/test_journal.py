@@ -74,29 +74,29 @@ def cuts_of(journal: bytes) -> list[int]:
 
 
 def test_a_read_resumes_from_any_cut(whole: tuple[Path, FactsEngine, Any], tmp_path: Path) -> None:
-    path, paid, (result, conversations) = whole
+    path, first_engine, (result, conversations) = whole
     journal = path.read_bytes()
     for cut in cuts_of(journal):
         torn = tmp_path / "torn.jsonl"
         torn.write_bytes(journal[:cut])
-        kept = [
+        kinds = [
             json.loads(line)["type"] for line in journal[:cut].splitlines(keepends=True) if line[-1:] == b"\n"
         ]
         engine = overflowing()
         resumed, again = run(engine, DOCUMENT, trace=torn, resume=True)
         assert again == conversations, cut
         assert resumed == replace(result, trace=str(torn)), cut
-        assert engine.paid == paid.paid - kept.count("reply"), cut
-        assert engine.refused == paid.refused - kept.count("overflow"), cut
+        assert engine.paid == first_engine.paid - kinds.count("reply"), cut
+        assert engine.refused == first_engine.refused - kinds.count("overflow"), cut
         assert lines_of(torn) == lines_of(path), cut
 
 
 def test_a_read_that_fails_after_every_call_is_paid_once(
     whole: tuple[Path, FactsEngine, Any], tmp_path: Path
 ) -> None:
-    path, paid, (result, _) = whole
+    path, engine, (result, _) = whole
     trace = tmp_path / "limping.jsonl"
-    for _ in range(paid.paid - 1):
+    for _ in range(engine.paid - 1):
         with pytest.raises(EngineError, match="out of order"):
             run(Dense(window=WINDOW, calls=1), DOCUMENT, trace=trace, resume=True)
     last, _ = run(Dense(window=WINDOW, calls=1), DOCUMENT, trace=trace, resume=True)
@@ -113,20 +113,20 @@ def test_chunks_that_are_all_alike_are_each_paid_once(tmp_path: Path) -> None:
     total = len(engine.prompts)
     assert total > 5
     journal = trace.read_bytes().splitlines(keepends=True)
-    for kept in range(1, len(journal)):
-        trace.write_bytes(b"".join(journal[:kept]))
+    for cut in range(1, len(journal)):
+        trace.write_bytes(b"".join(journal[:cut]))
         engine.prompts.clear()
         run(engine, document, settings, trace, resume=True)
-        assert len(engine.prompts) == total - sum(b'"reply"' in line[:20] for line in journal[:kept])
+        assert len(engine.prompts) == total - sum(b'"reply"' in line[:20] for line in journal[:cut])
 
 
 def test_a_long_torn_line_leaves_nothing_behind(whole: tuple[Path, FactsEngine, Any]) -> None:
     path, _, _ = whole
-    kept = b"".join(path.read_bytes().splitlines(keepends=True)[:3])
-    path.write_bytes(kept + b'{"type": "conversation", "reply": "' + b"word " * 10_000)
+    beginning = b"".join(path.read_bytes().splitlines(keepends=True)[:3])
+    path.write_bytes(beginning + b'{"type": "conversation", "reply": "' + b"word " * 10_000)
     with pytest.raises(EngineError, match="out of order"):
         run(Dense(calls=0), DOCUMENT, trace=path, resume=True)
-    assert path.read_bytes() == kept
+    assert path.read_bytes() == beginning
 
 
 def test_the_record_answers_in_any_order(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_record_answers_in_any_order(tmp_path: Path) -> None:
     async def replay() -> list[str]:
         journal = Journal.open(trace, ScriptedEngine([]), resume=True)
         journal.begin({})
-        completions = [await journal.complete(it, Sampling(8)) for it in (second, first, first)]
+        completions = [await journal.complete(messages, Sampling(8)) for messages in (second, first, first)]
         await journal.aclose()
         return [completion.text for completion in completions]
 
@@ -157,18 +157,18 @@ def test_a_wasted_prompt_that_comes_again_is_counted_twice(tmp_path: Path) -> No
     engine = ScriptedEngine(lambda _: "UNCHANGED")
     messages = (Message("user", "a chunk"),)
 
-    async def told(*unused: bool) -> None:
+    async def record(*unused: bool) -> None:
         journal = Journal.open(path, engine, resume=path.exists())
         journal.begin({"problem": "What?"})
-        for it in unused:
+        for flag in unused:
             completion = Completion("UNCHANGED", "stop")
-            await journal.append(Conversation("update", 0, messages, completion, "", unused=it))
+            await journal.append(Conversation("update", 0, messages, completion, "", unused=flag))
         journal.close()
 
-    asyncio.run(told(True))
-    asyncio.run(told(False))
-    asyncio.run(told(True, False))
-    assert [it["unused"] for it in lines_of(path) if it["type"] == "conversation"] == [True, False]
+    asyncio.run(record(True))
+    asyncio.run(record(False))
+    asyncio.run(record(True, False))
+    assert [line["unused"] for line in lines_of(path) if line["type"] == "conversation"] == [True, False]
 
 
 def test_another_answer_is_written_below_the_first(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_another_answer_is_written_below_the_first(tmp_path: Path) -> None:
 
     asyncio.run(finish("42", "42"))
     asyncio.run(finish("42", "43"))
-    assert [it["answer"] for it in lines_of(path) if it["type"] == "answer"] == ["42", "43"]
+    assert [line["answer"] for line in lines_of(path) if line["type"] == "answer"] == ["42", "43"]
 
 
 def test_a_finished_read_is_replayed_without_calls(whole: tuple[Path, FactsEngine, Any]) -> None:
@@ -263,10 +263,10 @@ def test_a_changed_setting_is_named(changed: dict[str, Any], difference: str, tm
 def test_what_else_has_changed_is_named(options: dict[str, Any], difference: str, tmp_path: Path) -> None:
     trace, engine = tmp_path / "read.jsonl", Dense()
     unfinished(trace)
-    given = {"document": DOCUMENT} | options
-    engine.model = given.pop("model", engine.model)
+    arguments = {"document": DOCUMENT} | options
+    engine.model = arguments.pop("model", engine.model)
     with pytest.raises(JournalError, match=difference):
-        run(engine, **given, trace=trace, resume=True)
+        run(engine, **arguments, trace=trace, resume=True)
 
 
 TEMPLATES = 'update = "<chunk>\\n{chunk}\\n</chunk> {problem} {memory}"\nanswer = "{problem} {memory}"\n'
@@ -403,13 +403,13 @@ def test_the_lines_are_as_documented(whole: tuple[Path, FactsEngine, Any]) -> No
     assert isinstance(header, Header) and header.values["format"] == 2
     assert (header.problem, header.budgets["chunk_tokens"]) == (PROBLEM, SETTINGS.chunk_tokens)
     assert last == Answer(result.answer)
-    made = [line for line in middle if isinstance(line, Conversation)]
+    lines = [line for line in middle if isinstance(line, Conversation)]
     assert len([line for line in middle if isinstance(line, Overflow)]) == engine.refused
     bare = [
-        replace(it, messages=(), completion=replace(it.completion, text=""), seconds=0.0)
-        for it in conversations
+        replace(conversation, messages=(), completion=replace(conversation.completion, text=""), seconds=0.0)
+        for conversation in conversations
     ]
-    assert [replace(it, seconds=0.0) for it in made] == bare
+    assert [replace(line, seconds=0.0) for line in lines] == bare
 
 
 # The journal as an engine
@@ -483,16 +483,16 @@ def test_a_read_without_an_answer_is_the_beginning_of_one_with_it(tmp_path: Path
     def ended(answers: bool) -> tuple[str, str]:
         read = Read(PROBLEM, document, engine, SETTINGS, trace=path, resume=True, answers=answers)
 
-        async def made() -> None:
+        async def finish() -> None:
             async for _ in read:
                 pass
 
-        asyncio.run(made())
+        asyncio.run(finish())
         return read.answer, read.memory
 
     assert ended(answers=False) == ("", ended(answers=False)[1])
     assert {type(line) for line in read_journal(path)} == {Header, RecordedReply, Conversation}
-    paid = engine.paid
+    calls_before = engine.paid
     answer, memory = ended(answers=True)
     assert answer and memory == ended(answers=False)[1]
-    assert engine.paid == paid + 1
+    assert engine.paid == calls_before + 1

@@ -21,12 +21,12 @@ def rarity_of(text: str) -> Rarity:
 def located(text: str, note: str, problem: str = PROBLEM, *parts: Part) -> list[tuple[str, str, float]]:
     """The file, the excerpt and the support of each passage, which stands in its file as it is."""
     chunk = Chunk(0, text, 0, len(text), 1, parts or (Part("a.txt", 0, len(text)),))
-    found = locate(note, problem, chunk, (0, len(text)), rarity_of(text))
-    sources = found.sources if found else ()
-    for it in sources:
-        part = next(part for part in chunk.parts if part.source == it.file)
-        assert text[part.start : part.end][it.start : it.end] == it.excerpt
-    return [(it.file, it.excerpt, found.support) for it in sources] if found else []
+    match = locate(note, problem, chunk, (0, len(text)), rarity_of(text))
+    sources = match.sources if match else ()
+    for source in sources:
+        part = next(part for part in chunk.parts if part.source == source.file)
+        assert text[part.start : part.end][source.start : source.end] == source.excerpt
+    return [(source.file, source.excerpt, match.support) for source in sources] if match else []
 
 
 def excerpts(text: str, note: str, problem: str = PROBLEM) -> list[str]:
@@ -34,9 +34,9 @@ def excerpts(text: str, note: str, problem: str = PROBLEM) -> list[str]:
 
 
 def test_sentences_next_to_each_other_are_one_passage() -> None:
-    told = "He keeps the lamp. It stands in Oslo."
-    text = f"{RAIN}\n\nSomebody spoke. {told} More was said.\n\n{RAIN}"
-    assert excerpts(text, "The lamp is in Oslo.") == [told]
+    passage = "He keeps the lamp. It stands in Oslo."
+    text = f"{RAIN}\n\nSomebody spoke. {passage} More was said.\n\n{RAIN}"
+    assert excerpts(text, "The lamp is in Oslo.") == [passage]
     apart = "He keeps the lamp. That is known. It stands in Oslo."
     assert excerpts(apart, "The lamp is in Oslo.") == ["He keeps the lamp.", "It stands in Oslo."]
 
@@ -46,21 +46,21 @@ def test_of_a_list_or_a_table_only_lines_are_taken(row: str) -> None:
     names = [
         f"{colour} {thing}" for colour in ("red", "blue", "green") for thing in ("cup", "lamp", "rope", "jar")
     ]
-    lines = [row.format(name=name, shelf=70 + place) for place, name in enumerate(names)]
-    lines += [row.format(name=f"thing{place}", shelf=place) for place in range(10)]
-    place = names.index("green lamp")
-    found = excerpts("\n".join(lines), f"The green lamp is on shelf {70 + place}.")
-    assert lines[place] in "\n".join(found).split("\n") and len(found) <= 3
+    lines = [row.format(name=name, shelf=70 + index) for index, name in enumerate(names)]
+    lines += [row.format(name=f"thing{number}", shelf=number) for number in range(10)]
+    index = names.index("green lamp")
+    passages = excerpts("\n".join(lines), f"The green lamp is on shelf {70 + index}.")
+    assert lines[index] in "\n".join(passages).split("\n") and len(passages) <= 3
 
 
 def test_a_note_of_several_values_leads_to_each() -> None:
-    told = [
+    sentences = [
         "The first code is 7421.",
         "A second code is 8832.",
         "The last code was 9143.",
     ]
-    text = "\n\n".join([RAIN, told[0], RAIN, told[1], RAIN, told[2]])
-    assert excerpts(text, "The codes are 7421, 8832 and 9143.", "What are the codes?") == told
+    text = "\n\n".join([RAIN, sentences[0], RAIN, sentences[1], RAIN, sentences[2]])
+    assert excerpts(text, "The codes are 7421, 8832 and 9143.", "What are the codes?") == sentences
 
 
 @pytest.mark.parametrize("name", ["Mr. Brown", "Dr. Brown", "Mrs. Brown", "J. R. Brown", "St. Brown"])
@@ -74,8 +74,8 @@ def test_no_passage_is_of_two_files(end: str) -> None:
     one, other = f"Rain fell. The lamp is green{end}", "It is in Oslo. Go there."
     text, border = one + other, len(one)
     parts = (Part("one.txt", 0, border), Part("two.txt", border, len(text), offset=border))
-    found = located(text, "The green lamp is in Oslo.", PROBLEM, *parts)
-    assert [(file, excerpt) for file, excerpt, _ in found] == [
+    passages = located(text, "The green lamp is in Oslo.", PROBLEM, *parts)
+    assert [(file, excerpt) for file, excerpt, _ in passages] == [
         ("one.txt", "The lamp is green"),
         ("two.txt", "It is in Oslo."),
     ]
@@ -100,9 +100,9 @@ def test_only_the_span_that_was_shown_is_searched() -> None:
     text = f"The lamp is in Oslo.\n\nOslo is a city.\n\n{RAIN}"
     chunk = Chunk(0, text, 100, 100 + len(text), 1, (Part("a.txt", 100, 100 + len(text), offset=40),))
     start = 100 + text.index("Oslo is")
-    found = locate("It is in Oslo.", PROBLEM, chunk, (start, start + 15), rarity_of(text))
-    assert found
-    (source,) = found.sources
+    match = locate("It is in Oslo.", PROBLEM, chunk, (start, start + 15), rarity_of(text))
+    assert match
+    (source,) = match.sources
     assert source.excerpt == "Oslo is a city."
     assert source.start == start - 40, "as it stands in its file"
 

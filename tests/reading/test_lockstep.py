@@ -46,8 +46,8 @@ def test_calls_that_a_read_makes_side_by_side_take_their_turn_together() -> None
     async def both() -> None:
         seats = Together(engine, 2).seats
         texts = [f"{chunk} " * 20 for chunk in ("one", "two", "six", "ten")]
-        calls = [seat.complete((Message("user", text + str(place)),), Sampling(8))
-                 for place, seat in enumerate(seats) for text in texts]  # fmt: skip
+        calls = [seat.complete((Message("user", text + str(number)),), Sampling(8))
+                 for number, seat in enumerate(seats) for text in texts]  # fmt: skip
         await asyncio.gather(*calls)
 
     asyncio.run(both())
@@ -73,8 +73,8 @@ def engine_of(reply: Callable[[str], str] = reply_once, calls: int = 1) -> Funct
 def computed(engine: FunctionEngine) -> int:
     """The characters that a prefix cache of one prompt leaves to compute, where calls follow each other."""
     pairs = pairwise(["", *engine.prompts])
-    alike = (takewhile(lambda it: it[0] == it[1], zip(*pair, strict=False)) for pair in pairs)
-    return sum(map(len, engine.prompts)) - sum(len(list(it)) for it in alike)
+    alike = (takewhile(lambda letters: letters[0] == letters[1], zip(*pair, strict=False)) for pair in pairs)
+    return sum(map(len, engine.prompts)) - sum(len(list(prefix)) for prefix in alike)
 
 
 async def ended(
@@ -85,7 +85,7 @@ async def ended(
     )
     seat.progress = partial(getattr, read, "progress")
     try:
-        return read.answer, [it async for it in read]
+        return read.answer, [conversation async for conversation in read]
     finally:
         seat.leave()
 
@@ -100,7 +100,7 @@ def together(engine: Engine, *questions: str, **settings: Any) -> list[Any]:
 
 
 def chunks(engine: FunctionEngine) -> list[str]:
-    return [found[1] for it in engine.prompts if (found := re.search(r"Chunk (\d+) says", it))]
+    return [match[1] for prompt in engine.prompts if (match := re.search(r"Chunk (\d+) says", prompt))]
 
 
 def test_each_chunk_is_computed_once_for_all_questions() -> None:
@@ -125,11 +125,13 @@ def test_reads_together_end_as_reads_alone() -> None:
         return f"MEMORY\n{question[1]} in {chunk[1]}" if chunk and "MEMORY" in prompt else question[1]
 
     for workflow in ("gated", "parallel", "rag"):
-        alone = [together(engine_of(note), it, workflow=workflow)[0] for it in QUESTIONS]
-        for found, expected in zip(
+        alone = [together(engine_of(note), question, workflow=workflow)[0] for question in QUESTIONS]
+        for outcome, expected in zip(
             together(engine_of(note), *QUESTIONS, workflow=workflow), alone, strict=True
         ):
-            assert [it.messages for it in found[1]] == [it.messages for it in expected[1]]
+            assert [conversation.messages for conversation in outcome[1]] == [
+                conversation.messages for conversation in expected[1]
+            ]
 
 
 def test_a_read_that_needs_another_call_is_waited_for() -> None:
@@ -144,7 +146,7 @@ def test_a_read_that_needs_another_call_is_waited_for() -> None:
 
     engine = engine_of(doubt)
     together(engine, *QUESTIONS)
-    assert sum("<written-" in it for it in engine.prompts) > 2
+    assert sum("<written-" in prompt for prompt in engine.prompts) > 2
     assert chunks(engine) == sorted(chunks(engine))
 
 
@@ -153,9 +155,9 @@ def test_the_failure_of_one_does_not_stop_the_others() -> None:
         if "What is second?" in prompt and "Chunk 2" in prompt:
             raise EngineError("out of order")
 
-    found = together(FunctionEngine(fail, engine_of()), *QUESTIONS)
-    assert isinstance(found[1], EngineError)
-    assert [len(it[1]) for it in (found[0], *found[2:])] == [7, 7, 7]
+    outcomes = together(FunctionEngine(fail, engine_of()), *QUESTIONS)
+    assert isinstance(outcomes[1], EngineError)
+    assert [len(outcome[1]) for outcome in (outcomes[0], *outcomes[2:])] == [7, 7, 7]
 
 
 def test_a_cancelled_read_does_not_stop_the_others() -> None:
@@ -171,7 +173,7 @@ def test_a_cancelled_read_does_not_stop_the_others() -> None:
 
     cancelled, *rest = asyncio.run(all_of_them())
     assert isinstance(cancelled, asyncio.CancelledError)
-    assert [len(it[1]) for it in rest] == [7, 7]
+    assert [len(outcome[1]) for outcome in rest] == [7, 7]
 
 
 def test_recorded_replies_are_not_waited_for(tmp_path: Path) -> None:
@@ -186,9 +188,9 @@ def test_recorded_replies_are_not_waited_for(tmp_path: Path) -> None:
         await asyncio.wait_for(asyncio.gather(*work), 60)
 
     asyncio.run(some(0))
-    paid = len(engine.prompts)
+    calls = len(engine.prompts)
     asyncio.run(some(0, 1, 2))
-    assert len(engine.prompts) == 3 * paid
+    assert len(engine.prompts) == 3 * calls
 
 
 @pytest.mark.parametrize("seats", [1, 3])

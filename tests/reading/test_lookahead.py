@@ -27,7 +27,7 @@ SETTINGS = ReadSettings(chunk_tokens=12, memory_tokens=60, answer_tokens=60, wor
 
 def document(pattern: str) -> str:
     """A chunk for each character; at an "x" there is something to note."""
-    words = [f"fact{n}" if it == "x" else f"w{n}" for n, it in enumerate(pattern)]
+    words = [f"fact{n}" if character == "x" else f"w{n}" for n, character in enumerate(pattern)]
     return "\n\n".join(f"{word} " + " ".join(f"{word}y{n}" for n in range(9)) for word in words)
 
 
@@ -35,7 +35,7 @@ def note_facts(prompt: str) -> str:
     chunk, memory = section(prompt, "chunk"), section(prompt, "memory")
     if not chunk:
         return memory
-    new = [it for it in re.findall(r"fact\d+\b", chunk) if it not in memory]
+    new = [fact for fact in re.findall(r"fact\d+\b", chunk) if fact not in memory]
     if "ADD" in prompt:
         return f'ADD "{new[0]} {new[0]}y0"' if new else "UNCHANGED"
     known = re.findall(r"fact\d+\b", memory)
@@ -55,7 +55,7 @@ def noter(seed: int = 0, calls: int = 8) -> FunctionEngine:
 
 
 def used(conversations: list[Conversation]) -> list[Conversation]:
-    return [it for it in conversations if not it.unused]
+    return [conversation for conversation in conversations if not conversation.unused]
 
 
 @pytest.mark.parametrize("workflow", ["gated", "evidence"])
@@ -66,14 +66,14 @@ def test_ahead_or_in_turn_a_read_comes_to_the_same(
 ) -> None:
     settings, text = SETTINGS.replace(workflow=workflow), document(pattern)
     slow, in_turn = run(noter(), text, settings)
-    fast, made = run(noter(seed), text, settings.replace(lookahead=lookahead))
-    assert used(made) == in_turn, "prompts, replies and memories"
+    fast, conversations = run(noter(seed), text, settings.replace(lookahead=lookahead))
+    assert used(conversations) == in_turn, "prompts, replies and memories"
     assert (fast.answer, fast.memory, fast.chunks) == (slow.answer, slow.memory, slow.chunks)
-    assert fast.spent.calls == len(made) == slow.spent.calls + fast.unused
-    assert fast.spent.prompt_tokens == sum(it.completion.usage.prompt_tokens for it in made), (
-        "all are paid for"
-    )
-    memories = ["", *(it.memory for it in in_turn if it.kind == "update")]
+    assert fast.spent.calls == len(conversations) == slow.spent.calls + fast.unused
+    assert fast.spent.prompt_tokens == sum(
+        conversation.completion.usage.prompt_tokens for conversation in conversations
+    ), "all are paid for"
+    memories = ["", *(conversation.memory for conversation in in_turn if conversation.kind == "update")]
     unchanged = sum(one == other for one, other in pairwise(memories))
     assert fast.unused <= unchanged, "no more in vain than leave the memory alone"
 
@@ -87,12 +87,12 @@ def test_chunks_are_read_ahead_as_far_as_the_engine_takes() -> None:
     assert (narrow.busiest, result.unused) == (1, 0)
 
 
-def fails_at(shown: str, times: int) -> FunctionEngine:
+def fails_at(word: str, times: int) -> FunctionEngine:
     """Fails at a prompt that shows a word, a number of times."""
-    left = iter(range(times))
+    failures = iter(range(times))
 
     def fail(prompt: str) -> None:
-        if shown in prompt and next(left, None) is not None:
+        if word in prompt and next(failures, None) is not None:
             raise EngineError("out of order")
 
     return FunctionEngine(fail, noter())
@@ -101,16 +101,16 @@ def fails_at(shown: str, times: int) -> FunctionEngine:
 def test_a_wasted_call_may_fail() -> None:
     """The fourth chunk fails as long as the memory lacks the fact of the third."""
     text, settings = document("..x....."), SETTINGS.replace(lookahead=8)
-    result, made = run(fails_at("w3y0", times=1), text, settings)
+    result, conversations = run(fails_at("w3y0", times=1), text, settings)
     assert result.answer == "fact2"
-    assert used(made) == run(noter(), text, SETTINGS)[1]
+    assert used(conversations) == run(noter(), text, SETTINGS)[1]
 
 
 def test_a_call_that_fails_for_good_fails_the_read_in_its_turn(tmp_path: Path) -> None:
     trace, text, settings = tmp_path / "read.jsonl", document("......"), SETTINGS.replace(lookahead=8)
     with pytest.raises(EngineError, match="out of order"):
         run(fails_at("w4y0", times=9), text, settings, trace)
-    lines = [it.chunk_index for it in read_journal(trace) if isinstance(it, Conversation)]
+    lines = [line.chunk_index for line in read_journal(trace) if isinstance(line, Conversation)]
     assert lines == [0, 1, 2, 3]
     engine = noter()
     run(engine, text, settings, trace, resume=True)
@@ -126,10 +126,10 @@ def test_a_read_can_be_continued_with_another_lookahead(tmp_path: Path, changed:
     result, _ = run(engine, text, SETTINGS.replace(lookahead=changed), trace, resume=True)
     assert result.answer == run(noter(), text, SETTINGS)[0].answer
     assert not any("fact2y0" in prompt for prompt in engine.prompts)
-    paid = [it.completion.usage for it in read_journal(trace) if isinstance(it, RecordedReply)]
-    assert result.spent.calls == len(paid), "those that are of no more use count as well"
-    assert result.spent.prompt_tokens == sum(it.prompt_tokens for it in paid)
-    assert result.spent.completion_tokens == sum(it.completion_tokens for it in paid)
+    usages = [reply.completion.usage for reply in read_journal(trace) if isinstance(reply, RecordedReply)]
+    assert result.spent.calls == len(usages), "those that are of no more use count as well"
+    assert result.spent.prompt_tokens == sum(usage.prompt_tokens for usage in usages)
+    assert result.spent.completion_tokens == sum(usage.completion_tokens for usage in usages)
     assert result.unused == result.spent.calls - 15
     again, _ = run(noter(), text, SETTINGS, trace, resume=True)
     assert (again.spent.calls, again.spent.prompt_tokens) == (result.spent.calls, result.spent.prompt_tokens)

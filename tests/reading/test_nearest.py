@@ -34,17 +34,17 @@ pump house is planned for 2031, and its drawings are kept in the site office.
 
 
 def traced(answer: str, text: str = REPORT, question: str = QUESTION) -> list[Statement]:
-    bare = [Statement(it, None) for it in statements_of(answer)]
+    bare = [Statement(statement, None) for statement in statements_of(answer)]
     return list(find_sources(bare, question, text_document(text, "a.md"), 400))
 
 
 def passages(answer: str, text: str = REPORT, question: str = QUESTION) -> list[list[str]]:
     """The nearest passages of each statement, of which none is said word for word."""
-    found = traced(answer, text, question)
-    assert all(it.source is None for it in found)
-    for it in (passage for statement in found for passage in statement.nearest):
-        assert text[it.start : it.end] == it.excerpt and it.at == it.start
-    return [[it.excerpt for it in statement.nearest] for statement in found]
+    statements = traced(answer, text, question)
+    assert all(statement.source is None for statement in statements)
+    for passage in (passage for statement in statements for passage in statement.nearest):
+        assert text[passage.start : passage.end] == passage.excerpt and passage.at == passage.start
+    return [[passage.excerpt for passage in statement.nearest] for statement in statements]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ WINNERS = (
     "Second came Bora Lind with a pear tart.",
     "The third prize was given to Cleo Marsh.",
 )
-FAIR = "\n\n".join(f"{it}\n\n{'The minutes of the last meeting were read. ' * 20}" for it in WINNERS)
+FAIR = "\n\n".join(f"{winner}\n\n{'The minutes of the last meeting were read. ' * 20}" for winner in WINNERS)
 
 
 def test_what_is_said_piece_by_piece_leads_to_each_passage() -> None:
@@ -113,8 +113,8 @@ def test_what_is_said_piece_by_piece_leads_to_each_passage() -> None:
 
 
 def test_what_is_said_word_for_word_has_its_source_alone() -> None:
-    (found,) = traced("the delay moves the end of the work from 2 July to 30 August 2027")
-    assert found.source and found.source.excerpt == MOVED and found.nearest == ()
+    (statement,) = traced("the delay moves the end of the work from 2 July to 30 August 2027")
+    assert statement.source and statement.source.excerpt == MOVED and statement.nearest == ()
 
 
 def test_the_passages_are_found_across_files_and_chunks(tmp_path: Path) -> None:
@@ -124,28 +124,28 @@ def test_the_passages_are_found_across_files_and_chunks(tmp_path: Path) -> None:
     (tmp_path / "b.md").write_text(f"{rain}\n\n{ended} It is June.", "utf-8")
     answer = "The new pumps arrived on 9 June, and the end moves to 30 August 2027."
     trace = tmp_path / "read.jsonl"
-    made = Read(
+    read = Read(
         QUESTION,
         open_document(tmp_path / "a.md", tmp_path / "b.md"),
         ScriptedEngine(lambda _: answer),
         ReadSettings(workflow="full", chunk_tokens=200, cite=True),
         trace=trace,
     )
-    asyncio.run(drain(aiter(made)))
-    (found,) = made.statements
-    assert found.source is None and [it.excerpt for it in found.nearest] == [LATE, ended]
-    for it in found.nearest:
-        assert Path(it.file).read_text("utf-8")[it.start : it.end] == it.excerpt
-    (line,) = [it for it in read_journal(trace) if isinstance(it, Answer)]
-    assert line.statements == made.statements
+    asyncio.run(drain(aiter(read)))
+    (statement,) = read.statements
+    assert statement.source is None and [passage.excerpt for passage in statement.nearest] == [LATE, ended]
+    for passage in statement.nearest:
+        assert Path(passage.file).read_text("utf-8")[passage.start : passage.end] == passage.excerpt
+    (line,) = [line for line in read_journal(trace) if isinstance(line, Answer)]
+    assert line.statements == read.statements
 
 
 @given(st.text(max_size=300), st.text(max_size=80), st.text(max_size=80))
 def test_any_passage_is_an_excerpt(text: str, answer: str, question: str) -> None:
-    shown = "".join(block.text for block in text_document(text).blocks())
+    whole = "".join(block.text for block in text_document(text).blocks())
     for statement in traced(answer, text, question):
-        for it in statement.nearest:
-            assert shown[it.start : it.end] == it.excerpt
+        for passage in statement.nearest:
+            assert whole[passage.start : passage.end] == passage.excerpt
 
 
 def test_time_grows_linearly_with_the_document() -> None:

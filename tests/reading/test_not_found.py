@@ -32,17 +32,17 @@ def read(
 
     engine = ScriptedEngine(reply)
     settings = SETTINGS.replace(workflow=workflow)
-    result, made = run(engine, text_document(text), settings, trace, problem=PROBLEM)
-    return result, made, engine
+    result, conversations = run(engine, text_document(text), settings, trace, problem=PROBLEM)
+    return result, conversations, engine
 
 
 @pytest.mark.parametrize("workflow", KEEPING)
 def test_an_empty_memory_is_not_answered_from(workflow: str, tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
     text = "\n\n".join([RAIN] * 4)
-    result, made, _ = read(SILENT.get(workflow, "UNCHANGED"), text, workflow, trace)
+    result, conversations, _ = read(SILENT.get(workflow, "UNCHANGED"), text, workflow, trace)
     assert (result.found, result.answer, result.memory) == (False, NOT_FOUND, "")
-    assert made and {it.kind for it in made} == {"update"}
+    assert conversations and {conversation.kind for conversation in conversations} == {"update"}
     (line,) = [line for line in read_journal(trace) if isinstance(line, Answer)]
     assert (line.answer, line.found) == (NOT_FOUND, False)
 
@@ -71,19 +71,19 @@ def test_a_note_that_is_not_to_the_purpose_is_not_kept(note: str) -> None:
 
 def test_a_note_goes_below_what_is_already_there_if_there_is_room() -> None:
     text = f"{TOLD} It is old, they say.\n\nIts green shade was made in Bergen, for a lamp."
-    kept = "The green lamp stands in Oslo."
-    for more, memory in (("Made in Bergen.", f"{kept}\nMade in Bergen."), ("Bergen " * 58, kept)):
-        result, made, _ = read(iter([f"MEMORY\n{kept}", "MEMORY", more.strip(), "Oslo"]), text)
+    note = "The green lamp stands in Oslo."
+    for more, memory in (("Made in Bergen.", f"{note}\nMade in Bergen."), ("Bergen " * 58, note)):
+        result, conversations, _ = read(iter([f"MEMORY\n{note}", "MEMORY", more.strip(), "Oslo"]), text)
         assert result.memory == memory
-        assert [it.kind for it in made] == ["update"] * 3 + ["answer"]
+        assert [conversation.kind for conversation in conversations] == ["update"] * 3 + ["answer"]
 
 
 def test_overwrite_stays_as_it_was_published() -> None:
     """A reply that is not empty is the new memory, a bare marker too, and nothing is asked again."""
-    result, made, _ = read(iter(["MEMORY", "Oslo"]), TOLD, "overwrite")
-    assert (result.memory, len(made)) == ("MEMORY", 2)
+    result, conversations, _ = read(iter(["MEMORY", "Oslo"]), TOLD, "overwrite")
+    assert (result.memory, len(conversations)) == ("MEMORY", 2)
 
 
 def test_unchanged_is_a_verdict() -> None:
-    result, made, _ = read("UNCHANGED", TOLD)
-    assert (len(made), result.found, made[0].ignored) == (1, False, "")
+    result, conversations, _ = read("UNCHANGED", TOLD)
+    assert (len(conversations), result.found, conversations[0].ignored) == (1, False, "")

@@ -38,8 +38,8 @@ FACTS = (
 RAIN = "Rain fell on hill {0}. Sheep went by road {0}. A cart stood near barn {0}."
 DOCUMENT = "\n\n".join(
     text
-    for place in range(12)
-    for text in (RAIN.format(place), *FACTS[place // 4 : place // 4 + (place % 4 == 2)])
+    for index in range(12)
+    for text in (RAIN.format(index), *FACTS[index // 4 : index // 4 + (index % 4 == 2)])
 )
 SETTINGS = ReadSettings(workflow="notes", chunk_tokens=60, memory_tokens=200, answer_tokens=40)
 
@@ -50,8 +50,8 @@ def noter(calls: int = 4) -> FunctionEngine:
     async def note(prompt: str) -> str:
         await asyncio.sleep(0.001)
         if text := section(prompt, "text"):
-            seen = [it for it in re.split(r"(?<=\.)\s+", text) if "key" in it]
-            return " And: ".join(seen) or "It does not say which."
+            sentences = [sentence for sentence in re.split(r"(?<=\.)\s+", text) if "key" in sentence]
+            return " And: ".join(sentences) or "It does not say which."
         kinds = re.findall("brass|iron|silver|golden", section(prompt, "document"))
         return ", ".join(dict.fromkeys(kinds)) or "Not in the document."
 
@@ -68,10 +68,12 @@ def test_what_stands_in_the_document_is_found_and_kept_word_for_word() -> None:
     engine = noter()
     result, (*updates, answer) = read(engine)
     assert (result.found, result.answer) == (True, "brass, iron, silver")
-    kept = [it.source for it in excerpts_of(result.memory)]
-    assert [it.excerpt for it in kept] == [*FACTS]
-    assert all(DOCUMENT[it.start : it.end] == it.excerpt and it.file == "a.txt" for it in kept)
-    assert "".join(section(it.messages[-1].content, "text") for it in updates) == DOCUMENT.rstrip()
+    sources = [excerpt.source for excerpt in excerpts_of(result.memory)]
+    assert [source.excerpt for source in sources] == [*FACTS]
+    assert all(
+        DOCUMENT[source.start : source.end] == source.excerpt and source.file == "a.txt" for source in sources
+    )
+    assert "".join(section(update.messages[-1].content, "text") for update in updates) == DOCUMENT.rstrip()
     assert section(answer.messages[-1].content, "document") == "\n".join(f"- {fact}" for fact in FACTS)
     assert all("memory" not in prompt and "UNCHANGED" not in prompt for prompt in engine.prompts)
 
@@ -87,13 +89,15 @@ def test_omissions_of_a_note_are_reported() -> None:
 
 def test_notes_are_taken_side_by_side_and_kept_in_order() -> None:
     alone, several = noter(calls=1), noter(calls=4)
-    assert [it.memory for it in read(alone)[1]] == [it.memory for it in read(several)[1]]
+    assert [conversation.memory for conversation in read(alone)[1]] == [
+        conversation.memory for conversation in read(several)[1]
+    ]
     assert (alone.busiest, several.busiest) == (1, 4)
 
 
 def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
     trace, document, engine = tmp_path / "whole.jsonl", text_document(DOCUMENT, "a.txt"), noter()
-    result, made = run(engine, document, SETTINGS, trace, problem=PROBLEM)
+    result, expected = run(engine, document, SETTINGS, trace, problem=PROBLEM)
     lines = trace.read_bytes().splitlines(keepends=True)
     for cut in range(1, len(lines) + 1):
         for torn in (b"", lines[cut][: len(lines[cut]) // 2] if cut < len(lines) else b'{"type'):
@@ -102,7 +106,9 @@ def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
             replies = sum(isinstance(line, RecordedReply) for line in read_journal(copy))
             again = noter()
             resumed, conversations = run(again, document, SETTINGS, copy, resume=True, problem=PROBLEM)
-            assert [it.memory for it in conversations] == [it.memory for it in made]
+            assert [conversation.memory for conversation in conversations] == [
+                conversation.memory for conversation in expected
+            ]
             assert (resumed.answer, resumed.statements) == (result.answer, result.statements)
             assert len(again.prompts) == len(engine.prompts) - replies
 
@@ -122,15 +128,15 @@ def test_it_starts_from_a_memory_and_extends_it() -> None:
     more = Read(PROBLEM, document, engine, SETTINGS, memory=first.memory)
 
     async def last() -> Conversation:
-        return [it async for it in more][-1]
+        return [conversation async for conversation in more][-1]
 
     answer = asyncio.run(last())
-    assert [(it.source.file, it.source.excerpt) for it in excerpts_of(more.memory)] == [
+    assert [(excerpt.source.file, excerpt.source.excerpt) for excerpt in excerpts_of(more.memory)] == [
         ("a.txt", FACTS[0]),
         ("b.txt", FACTS[1]),
     ]
-    shown = section(answer.messages[-1].content, "document")
-    assert shown == f"- a.txt: {FACTS[0]}\n- b.txt: {FACTS[1]}", "of several files, each is named"
+    passages = section(answer.messages[-1].content, "document")
+    assert passages == f"- a.txt: {FACTS[0]}\n- b.txt: {FACTS[1]}", "of several files, each is named"
     other = Read(PROBLEM, document, engine, SETTINGS, memory="Jonas has a key.")
     with pytest.raises(SettingsError, match=r"does not consist of excerpts.*'Jonas has a key\.'"):
         asyncio.run(anext(aiter(other)))
@@ -139,12 +145,14 @@ def test_it_starts_from_a_memory_and_extends_it() -> None:
 def test_within_the_budget_the_best_passages_stay() -> None:
     vague = "\n\n".join(f"A golden key lies in drawer {number} of room {number}." for number in range(20))
     text = f"{vague}\n\n{RAIN.format(1)}\n\n{FACTS[0]}\n\n{vague.replace('golden', 'small')}"
-    result, made = read(text=text, memory_tokens=90)
-    sizes = [estimate_tokens(it.memory) for it in made]
+    result, conversations = read(text=text, memory_tokens=90)
+    sizes = [estimate_tokens(conversation.memory) for conversation in conversations]
     assert max(sizes) <= 90 and sizes[-1] > 45, "the room there is is used"
-    kept = [it.source.excerpt for it in excerpts_of(result.memory)]
-    assert FACTS[0] in kept and len(kept) < 5
-    assert not any(it.completion.finish_reason == "length" for it in made), "no passage is cut"
+    excerpts = [excerpt.source.excerpt for excerpt in excerpts_of(result.memory)]
+    assert FACTS[0] in excerpts and len(excerpts) < 5
+    assert not any(conversation.completion.finish_reason == "length" for conversation in conversations), (
+        "no passage is cut"
+    )
 
 
 def spoken(times: int, every: int = 600) -> str:
@@ -173,19 +181,21 @@ def hooks() -> FunctionEngine:
 def test_a_text_without_sentences_yields_windows_around_what_was_noted(chunk_tokens: int) -> None:
     text, settings = spoken(10), SETTINGS.replace(chunk_tokens=chunk_tokens, memory_tokens=1024)
     result, _ = run(hooks(), text_document(text, "a.txt"), settings, problem="Which hook is each key on?")
-    kept = [it.source for it in excerpts_of(result.memory)]
-    assert all(f"hangs on hook H{number}" in " ".join(it.excerpt for it in kept) for number in range(10))
-    for it in kept:
-        assert text[it.start : it.end] == it.excerpt and len(it.excerpt) <= MAX_SENTENCE
-        assert f" {it.excerpt} " in f" {text} ", "it begins and ends with whole words"
+    sources = [excerpt.source for excerpt in excerpts_of(result.memory)]
+    assert all(
+        f"hangs on hook H{number}" in " ".join(source.excerpt for source in sources) for number in range(10)
+    )
+    for source in sources:
+        assert text[source.start : source.end] == source.excerpt and len(source.excerpt) <= MAX_SENTENCE
+        assert f" {source.excerpt} " in f" {text} ", "it begins and ends with whole words"
     assert result.given_up == 0
 
 
 def test_what_the_memory_has_no_room_for_is_counted() -> None:
-    told = "\n\n".join(f"The warden Jonas carries key {number}." for number in range(20))
-    result, (*updates, _) = read(text=told, chunk_tokens=16, memory_tokens=90)
+    text = "\n\n".join(f"The warden Jonas carries key {number}." for number in range(20))
+    result, (*updates, _) = read(text=text, chunk_tokens=16, memory_tokens=90)
     assert 0 < len(excerpts_of(result.memory)) < 10 < result.given_up
-    assert sum(it.given_up for it in updates) == result.given_up
+    assert sum(update.given_up for update in updates) == result.given_up
 
 
 def test_what_was_noted_and_given_up_is_not_called_nothing() -> None:
@@ -196,7 +206,7 @@ def test_what_was_noted_and_given_up_is_not_called_nothing() -> None:
 
 def test_a_repeated_passage_is_kept_once() -> None:
     result, _ = read(text="\n\n".join([FACTS[0], RAIN.format(1), FACTS[0]]), chunk_tokens=16)
-    assert [it.source.excerpt for it in excerpts_of(result.memory)] == [FACTS[0]]
+    assert [excerpt.source.excerpt for excerpt in excerpts_of(result.memory)] == [FACTS[0]]
 
 
 @pytest.mark.parametrize(
@@ -220,8 +230,10 @@ def test_files_that_adjoin_make_no_passage_together(tmp_path: Path) -> None:
     (tmp_path / "1.txt").write_text(FACTS[0])
     (tmp_path / "2.txt").write_text(FACTS[1])
     result, _ = run(noter(), open_document(tmp_path), SETTINGS.replace(chunk_tokens=400), problem=PROBLEM)
-    kept = [(Path(it.source.file).name, it.source.excerpt) for it in excerpts_of(result.memory)]
-    assert kept == [("1.txt", FACTS[0]), ("2.txt", FACTS[1])]
+    excerpts = [
+        (Path(excerpt.source.file).name, excerpt.source.excerpt) for excerpt in excerpts_of(result.memory)
+    ]
+    assert excerpts == [("1.txt", FACTS[0]), ("2.txt", FACTS[1])]
 
 
 def test_a_chunk_that_is_too_long_for_the_window_is_noted_on_in_parts() -> None:
@@ -231,7 +243,7 @@ def test_a_chunk_that_is_too_long_for_the_window_is_noted_on_in_parts() -> None:
 
     result, (*updates, _) = read(FunctionEngine(refuse, noter()), chunk_tokens=200)
     assert len(updates) > result.chunks and result.answer == "brass, iron, silver"
-    assert all(it.source.excerpt in DOCUMENT for it in excerpts_of(result.memory))
+    assert all(excerpt.source.excerpt in DOCUMENT for excerpt in excerpts_of(result.memory))
 
 
 def test_a_note_that_says_that_nothing_is_there_adds_nothing_to_a_passage() -> None:
@@ -242,8 +254,8 @@ def test_a_note_that_says_that_nothing_is_there_adds_nothing_to_a_passage() -> N
         return "Not in the document." if "tower" in section(prompt, "text") else None
 
     text = f"{talk}\n\n{RAIN.format(1)}\n\n{FACTS[1]}"
-    for memory_tokens, kept in ((200, [talk, FACTS[1]]), (50, [FACTS[1]])):
+    for memory_tokens, expected in ((200, [talk, FACTS[1]]), (50, [FACTS[1]])):
         engine = FunctionEngine(decline, noter())
         result, (first, *_) = read(engine, text, chunk_tokens=30, memory_tokens=memory_tokens)
         assert first.completion.text == "Not in the document."
-        assert [it.source.excerpt for it in excerpts_of(result.memory)] == kept
+        assert [excerpt.source.excerpt for excerpt in excerpts_of(result.memory)] == expected

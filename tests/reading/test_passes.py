@@ -31,7 +31,7 @@ def passes_over(document: Document, calls: list[object]) -> Passes:
     return Passes(document.blocks(), 100, estimate_tokens, on_chunk, calls.append)
 
 
-async def listed(chunks: AsyncIterator[Chunk]) -> list[Chunk]:
+async def collect(chunks: AsyncIterator[Chunk]) -> list[Chunk]:
     return [chunk async for chunk in chunks]
 
 
@@ -48,13 +48,13 @@ def folder(tmp_path: Path) -> Document:
 def test_chunks_come_again_as_they_were(folder: Document) -> None:
     async def compared(document: Document) -> None:
         passes = passes_over(document, [])
-        first = await listed(passes.first())
+        first = await collect(passes.first())
         count = await passes.count()
         assert len(first) == count > 8
-        assert await listed(passes.again()) == first
-        assert await listed(passes.again([0, 3, count - 1])) == [first[0], first[3], first[-1]]
-        assert await listed(passes.again([])) == []
-        both = await asyncio.gather(listed(passes.only(range(4))), listed(passes.only(range(4, count))))
+        assert await collect(passes.again()) == first
+        assert await collect(passes.again([0, 3, count - 1])) == [first[0], first[3], first[-1]]
+        assert await collect(passes.again([])) == []
+        both = await asyncio.gather(collect(passes.only(range(4))), collect(passes.only(range(4, count))))
         assert both[0] + both[1] == first, "side by side"
 
     asyncio.run(compared(folder))
@@ -69,7 +69,7 @@ def test_what_was_cut_in_part_is_cut_to_its_end_when_it_is_read_again() -> None:
         beginning = [await anext(first), await anext(first)]
         await first.aclose()
         assert await passes.left_out()
-        again = await listed(passes.again())
+        again = await collect(passes.again())
         assert again[:2] == beginning and "".join(chunk.text for chunk in again).strip() == TEXT.strip()
         assert not await passes.left_out()
         blank = beginning[0].index
@@ -87,10 +87,10 @@ def test_a_document_that_changes_between_passes_is_an_error(tmp_path: Path) -> N
 
     async def changed() -> None:
         passes = passes_over(open_document(path), [])
-        await listed(passes.first())
+        await collect(passes.first())
         path.write_text(TEXT.replace("about", "above"), "utf-8")
         with pytest.raises(DocumentError, match="changed"):
-            await listed(passes.again())
+            await collect(passes.again())
 
     asyncio.run(changed())
 
@@ -98,7 +98,7 @@ def test_a_document_that_changes_between_passes_is_an_error(tmp_path: Path) -> N
 def test_a_document_without_text_is_an_error_in_any_pass() -> None:
     for way in (Passes.first, Passes.again):
         with pytest.raises(DocumentError, match="has no text"):
-            asyncio.run(listed(way(passes_over(text_document(" \n" * 500), []))))
+            asyncio.run(collect(way(passes_over(text_document(" \n" * 500), []))))
 
 
 def test_progress_counts_each_chunk_once_and_tells_of_the_pass() -> None:
@@ -110,7 +110,9 @@ def test_progress_counts_each_chunk_once_and_tells_of_the_pass() -> None:
 
     async def ended(read: Read) -> list[tuple[int, float | None, float | None]]:
         return [
-            (it.passes, it.fraction_of_pass, it.seconds_left) async for _ in read if (it := read.progress)
+            (progress.passes, progress.fraction_of_pass, progress.seconds_left)
+            async for _ in read
+            if (progress := read.progress)
         ]
 
     asyncio.run(ended(once))
@@ -122,4 +124,4 @@ def test_progress_counts_each_chunk_once_and_tells_of_the_pass() -> None:
     assert read.result.chunks == once.result.chunks and not read.stopped_early
     fractions = [fraction for passes, fraction, _ in calls if passes == 2]
     assert fractions == sorted(fractions) and fractions[0] is not None and fractions[0] < 0.2
-    assert all(left is not None and left >= 0 for passes, _, left in calls if passes == 2)
+    assert all(seconds is not None and seconds >= 0 for passes, _, seconds in calls if passes == 2)

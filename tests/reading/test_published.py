@@ -86,13 +86,13 @@ def theirs(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator([STORY.read_text("utf-8")], trainer)
-    return made
+    tokenizer.train_from_iterator([STORY.read_text("utf-8")], trainer)
+    return tokenizer
 
 
 def test_the_calls_are_those_of_the_authors_program(
@@ -103,12 +103,12 @@ def test_the_calls_are_those_of_the_authors_program(
     document.write_text(story, "utf-8")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     replies = [f"Found {{memory}} in <b>part {number}</b>.\n\n- and \\more" for number in range(9)]
-    left = iter(replies)
-    server = serve(lambda _messages: next(left), listed=[{"id": NAME, "max_model_len": 32_768}])
+    remaining = iter(replies)
+    server = serve(lambda _messages: next(remaining), listed=[{"id": NAME, "max_model_len": 32_768}])
     command = ["ask", problem, str(document), "--base-url", server.base_url, "--model", NAME]
-    given = ["--tokenizer", str(tmp_path / "tokenizer.json"), "--templates", str(theirs())]
+    options = ["--tokenizer", str(tmp_path / "tokenizer.json"), "--templates", str(theirs())]
 
-    assert main([*command, *given, "--quiet"]) == 0
+    assert main([*command, *options, "--quiet"]) == 0
 
     ids = tokenizer.encode(story).ids
     chunks = [tokenizer.decode(ids[start : start + 5000]) for start in range(0, len(ids), 5000)]
@@ -149,7 +149,7 @@ def test_the_prompts_of_each_of_their_files(
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("TEMPLATE = ", "it is not valid Python"),
         ("TEMPLATE = 'a\0'", "it is not valid Python"),
@@ -167,10 +167,10 @@ def test_the_prompts_of_each_of_their_files(
         ("TEMPLATE = '{prompt}{chunk}'\nTEMPLATE_FINAL = ''", r"the update template lacks \{memory\}"),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, source: str, said: str) -> None:
+def test_files_that_are_refused(tmp_path: Path, source: str, message: str) -> None:
     path = tmp_path / "memory.py"
     path.write_text(source, "utf-8")
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=message) as refused:
         load_prompts(path)
     assert str(path) in str(refused.value)
 
@@ -198,8 +198,8 @@ def test_others_are_not(name: str) -> None:
 
 def test_what_the_user_sets_comes_before_how_a_model_was_trained() -> None:
     trained = find_trained(NAME)
-    given = ReadSettings(temperature=0.0, chunk_ends="natural").fill_from(trained)
-    assert (given.temperature, given.top_p, given.chunk_ends) == (0.0, 0.95, "natural")
+    settings = ReadSettings(temperature=0.0, chunk_ends="natural").fill_from(trained)
+    assert (settings.temperature, settings.top_p, settings.chunk_ends) == (0.0, 0.95, "natural")
     later = ReadSettings().replace(seed=1).fill_from(trained)
     assert (later.temperature, later.top_p, later.seed) == (0.7, 0.95, 1)
     assert choose_workflow(ReadSettings(workflow="gated"), trained)[0] == "gated"
@@ -229,8 +229,8 @@ def test_an_evaluation_records_the_settings_in_force_and_scores_what_is_in_the_b
     row = {"problem": "Where?", "document": "In a goose.", "answers": ["a goose"]}
     rows.write_text(json.dumps(row), "utf-8")
     command = ["eval", "--examples", str(rows), "--scorer", "exact_match", "--workflow", "overwrite"]
-    given = ["--base-url", server.base_url, "--templates", str(theirs()), "--out", str(tmp_path / "out")]
-    assert main([*command, *given, "--quiet"]) == 0
+    options = ["--base-url", server.base_url, "--templates", str(theirs()), "--out", str(tmp_path / "out")]
+    assert main([*command, *options, "--quiet"]) == 0
     header = json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))
     settings = {name: header["settings"][name] for name in ("temperature", "top_p", "chunk_ends")}
     assert settings == {"temperature": 0.7, "top_p": 0.95, "chunk_ends": "exact"}
@@ -247,6 +247,6 @@ def test_it_is_said_once_that_its_prompts_are_missing(
     assert caplog.messages == []
     choose_workflow(ReadSettings(), trained)
     choose_workflow(ReadSettings(), trained)
-    (said,) = caplog.messages
-    assert said.startswith("RL-MemoryAgent-7B-told-once was trained with its authors' prompts")
-    assert "git clone https://github.com/BytedTsinghua-SIA/MemAgent, " in said and "/memory.py" in said
+    (message,) = caplog.messages
+    assert message.startswith("RL-MemoryAgent-7B-told-once was trained with its authors' prompts")
+    assert "git clone https://github.com/BytedTsinghua-SIA/MemAgent, " in message and "/memory.py" in message

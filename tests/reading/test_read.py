@@ -49,8 +49,8 @@ BOTH = pytest.mark.parametrize("workflow", ["overwrite", "gated"])
 
 def chunk_of(message: str) -> str:
     """The chunk that a prompt shows; "" for the final question."""
-    found = re.search(r"<(chunk-\w+)>\n(.*)\n</\1>", message, re.DOTALL)
-    return found.group(2) if found else ""
+    match = re.search(r"<(chunk-\w+)>\n(.*)\n</\1>", message, re.DOTALL)
+    return match.group(2) if match else ""
 
 
 def memories(conversations: list[Conversation]) -> list[str]:
@@ -220,7 +220,11 @@ def test_a_memory_over_its_budget_is_shortened_where_usage_does_not_tell() -> No
     _, conversations = run(FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.replace(memory_tokens=50))
     assert all(0 < estimate_tokens(memory) <= 50 for memory in memories(conversations))
     assert all(("word " * 100).startswith(memory) for memory in memories(conversations))
-    assert {it.completion.finish_reason for it in conversations if it.kind == "update"} == {"length"}
+    assert {
+        conversation.completion.finish_reason
+        for conversation in conversations
+        if conversation.kind == "update"
+    } == {"length"}
 
 
 def test_an_estimate_cuts_no_memory_that_may_fit() -> None:
@@ -234,7 +238,7 @@ def test_an_estimate_cuts_no_memory_that_may_fit() -> None:
         FunctionEngine(reply, FactsEngine()), DOCUMENT, SETTINGS.replace(memory_tokens=100)
     )
     assert set(memories(conversations)) == {memory}
-    assert {it.completion.finish_reason for it in conversations} == {"stop"}
+    assert {conversation.completion.finish_reason for conversation in conversations} == {"stop"}
 
 
 # Stopping early
@@ -242,12 +246,12 @@ def test_an_estimate_cuts_no_memory_that_may_fit() -> None:
 
 def knows_enough_at(number: int) -> FactsEngine:
     """An engine that says ENOUGH at so many chunks."""
-    seen = iter(range(1, 1000))
+    numbers = iter(range(1, 1000))
 
     def reply(messages: Any) -> str:
         if not chunk_of(messages[-1]["content"]):
             return "done"
-        return "the fact\nENOUGH" if next(seen) == number else "a fact"
+        return "the fact\nENOUGH" if next(numbers) == number else "a fact"
 
     return FactsEngine(reply)
 
@@ -268,10 +272,10 @@ def test_knowing_enough_is_no_reason_to_stop_by_default() -> None:
 
 def patient(replies: list[str], patience: int) -> tuple[int, bool]:
     """At which chunk a reader with these replies, then UNCHANGED, stops; whether that is early."""
-    said = iter(replies)
+    remaining = iter(replies)
 
     def reply(messages: Any) -> str:
-        return next(said, "UNCHANGED") if chunk_of(messages[-1]["content"]) else "done"
+        return next(remaining, "UNCHANGED") if chunk_of(messages[-1]["content"]) else "done"
 
     settings = SETTINGS.replace(early_exit=True, exit_patience=patience, chunk_tokens=40)
     result, _ = run(FactsEngine(reply), DOCUMENT, settings)
@@ -291,7 +295,7 @@ def test_a_memory_that_changes_is_no_longer_known_to_be_enough() -> None:
 
 
 def test_enough_said_of_half_a_chunk_is_not_said_of_what_the_other_half_makes() -> None:
-    said = iter(["the fact\nENOUGH", "the fact, another"])
+    replies = iter(["the fact\nENOUGH", "the fact, another"])
     refused: list[str] = []
 
     def reply(messages: Any) -> str:
@@ -300,11 +304,13 @@ def test_enough_said_of_half_a_chunk_is_not_said_of_what_the_other_half_makes() 
         if not refused:
             refused.append(chunk)
             raise ContextOverflowError("this page is too dense")
-        return next(said, "UNCHANGED")
+        return next(replies, "UNCHANGED")
 
     settings = SETTINGS.replace(early_exit=True, exit_patience=1, chunk_tokens=200)
     result, conversations = run(FactsEngine(reply), facts_document(60), settings)
-    assert [it.chunk_index for it in conversations[:3]] == [0, 0, 1], "the first chunk was halved"
+    assert [conversation.chunk_index for conversation in conversations[:3]] == [0, 0, 1], (
+        "the first chunk was halved"
+    )
     assert result.stopped_early is False
 
 
@@ -336,17 +342,17 @@ def test_a_read_can_be_resumed_after_its_engine_failed(tmp_path: Path) -> None:
 def test_the_allowed_calls_are_not_exceeded_and_more_may_be_allowed_later(tmp_path: Path) -> None:
     trace, whole = tmp_path / "read.jsonl", FactsEngine()
     expected, _ = run(whole, DOCUMENT)
-    limited, paid = SETTINGS.replace(max_calls=3), 0
+    limited, calls = SETTINGS.replace(max_calls=3), 0
     for _ in range((whole.paid - 1) // 3):
         engine = FactsEngine()
         with pytest.raises(CallLimitError, match="the 3 calls of `max_calls` are used up"):
             run(engine, DOCUMENT, limited, trace, resume=True)
         assert engine.paid == 3
-        paid += 3
+        calls += 3
     engine = FactsEngine()
     result, _ = run(engine, DOCUMENT, SETTINGS, trace, resume=True)
     assert result == replace(expected, trace=str(trace))
-    assert paid + engine.paid == whole.paid
+    assert calls + engine.paid == whole.paid
 
 
 def test_just_enough_calls_are_enough() -> None:
@@ -526,8 +532,8 @@ def test_the_sampling_is_that_of_the_settings() -> None:
     settings = SETTINGS.replace(temperature=0.7, top_p=0.9, seed=3, answer_tokens=99)
     engine = FunctionEngine(lambda _: None, FactsEngine())
     run(engine, DOCUMENT, settings)
-    *drawn, last = engine.samplings
-    assert set(drawn) == {Sampling(300, 0.7, 0.9, 3, False)}
+    *others, last = engine.samplings
+    assert set(others) == {Sampling(300, 0.7, 0.9, 3, False)}
     assert last == Sampling(99, 0.7, 0.9, 3, False)
 
 
@@ -549,6 +555,6 @@ def test_progress_counts_the_bytes_of_the_file_itself(tmp_path: Path) -> None:
     async def fractions() -> list[float | None]:
         return [reading.progress.fraction async for conversation in reading if conversation.kind == "update"]
 
-    found = asyncio.run(fractions())
-    assert len(found) > 5 and found[-1] == pytest.approx(1, abs=0.01)
-    assert found[len(found) // 2] == pytest.approx(0.5, abs=0.1)
+    shares = asyncio.run(fractions())
+    assert len(shares) > 5 and shares[-1] == pytest.approx(1, abs=0.01)
+    assert shares[len(shares) // 2] == pytest.approx(0.5, abs=0.1)

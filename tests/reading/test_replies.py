@@ -37,7 +37,7 @@ def always(text: str) -> bool:
     return True
 
 
-def listed(kind: str) -> list[tuple[str, str]]:
+def list_texts(kind: str) -> list[tuple[str, str]]:
     """The texts of a list, each with the memory that it is a reply over."""
     return [
         (group["before"][number % len(group["before"])], text)
@@ -46,7 +46,7 @@ def listed(kind: str) -> list[tuple[str, str]]:
     ]
 
 
-HONEST, IDLE = listed("honest"), listed("idle")
+HONEST, IDLE = list_texts("honest"), list_texts("idle")
 
 
 # The lists
@@ -105,8 +105,8 @@ def test_training_sees_markers_alone(replies: str) -> None:
     prompts = replace(GATED, replies=replies, asks=False)
     for memory, text in (*HONEST, *IDLE):
         bare = " ".join(text.strip("*_`. ").split()).upper()
-        kept = bare == "UNCHANGED" or text == prompts.empty_memory
-        assert read_gated(text, memory, prompts).action == ("keep" if kept else "replace")
+        keeps = bare == "UNCHANGED" or text == prompts.empty_memory
+        assert read_gated(text, memory, prompts).action == ("keep" if keeps else "replace")
 
 
 @pytest.mark.parametrize("text", [text for _, text in (*HONEST, *IDLE)])

@@ -90,8 +90,12 @@ async def finished(trace: Path, engine: Noter, workflow: str) -> tuple[str, list
     read = Read(
         "What is told?", text_document(DOCUMENT, is_example=True), engine, settings, trace=trace, resume=True
     )
-    made = [(it.chunk_index, it.memory) async for it in read if not it.unused]
-    return read.answer, made
+    outcomes = [
+        (conversation.chunk_index, conversation.memory)
+        async for conversation in read
+        if not conversation.unused
+    ]
+    return read.answer, outcomes
 
 
 async def killed(trace: Path, engine: Noter, workflow: str) -> None:
@@ -260,8 +264,8 @@ def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
     tmp_path: Path, workflow: str, moments: int
 ) -> None:
     """`kill -9` of the process, wherever it is; then again, until it gets through."""
-    trace, paid = tmp_path / "read.jsonl", tmp_path / "paid"
-    code = PROCESS.format(path=sys.path, paid=str(paid), trace=str(trace), workflow=workflow)
+    trace, payments = tmp_path / "read.jsonl", tmp_path / "paid"
+    code = PROCESS.format(path=sys.path, paid=str(payments), trace=str(trace), workflow=workflow)
     source, kills = random.Random(7), 0
     for _ in range(moments):
         running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
@@ -278,7 +282,7 @@ def test_a_side_by_side_read_killed_at_many_moments_ends_the_same(
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == EXPECTED[workflow][0]
     assert asyncio.run(finished(trace, Noter(most=0), workflow)) == EXPECTED[workflow], "all is on record"
-    assert paid.stat().st_size <= PROMPTS[workflow] + IN_FLIGHT[workflow] * kills, (
+    assert payments.stat().st_size <= PROMPTS[workflow] + IN_FLIGHT[workflow] * kills, (
         "paid twice: those in flight at most"
     )
 
@@ -292,10 +296,10 @@ def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeyp
         first, second = [chunk async for chunk in chunks][:2]
 
         async def one(chunk: Chunk) -> list[Conversation]:
-            return [it async for it in reading.update(chunk, memory, read_overwrite)]
+            return [conversation async for conversation in reading.update(chunk, memory, read_overwrite)]
 
-        for made in reversed(await asyncio.gather(one(first), one(second))):
-            for conversation in made:
+        for conversations in reversed(await asyncio.gather(one(first), one(second))):
+            for conversation in conversations:
                 yield conversation
         yield await reading.answer("both", "both")
 
@@ -307,9 +311,9 @@ def test_an_own_workflow_that_reads_side_by_side_resumes(tmp_path: Path, monkeyp
         read = Read(
             "What?", text_document(DOCUMENT, is_example=True), engine, settings, trace=trace, resume=True
         )
-        return [it.memory async for it in read]
+        return [conversation.memory async for conversation in read]
 
-    made = asyncio.run(memories())
+    expected = asyncio.run(memories())
     assert engine.paid.total() == 3
-    assert asyncio.run(memories()) == made
+    assert asyncio.run(memories()) == expected
     assert engine.paid.total() == 3

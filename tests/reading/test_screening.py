@@ -36,9 +36,9 @@ ALONE = [name for name in READING if workflows()[name].screens]
 def document(facts: dict[int, str], chunks: int = 16) -> str:
     """A chunk a paragraph; those without a fact have no word in common with anything."""
     texts = []
-    for place in range(chunks):
-        fact = facts.get(place, "")
-        texts.append(f"{fact} " + " ".join(f"w{place}x{n}" for n in range(24 - count_words(fact))))
+    for number in range(chunks):
+        fact = facts.get(number, "")
+        texts.append(f"{fact} " + " ".join(f"w{number}x{n}" for n in range(24 - count_words(fact))))
     return "\n\n".join(texts)
 
 
@@ -53,7 +53,7 @@ def noting(most: int = 1000) -> FunctionEngine:
             return " ".join(known) or ("UNCHANGED" if "<chunk-" in prompt else "unknown")
         if "ADD" in prompt:
             chunk = re.findall(r"<chunk-\w+>\n(.*?)\n</chunk", prompt, re.DOTALL)[0]
-            return "\n".join(f'ADD "{it}"' for it in known if it in chunk) or "UNCHANGED"
+            return "\n".join(f'ADD "{fact}"' for fact in known if fact in chunk) or "UNCHANGED"
         return "MEMORY\n" + "\n".join(known)
 
     engine = FunctionEngine(note)
@@ -64,27 +64,27 @@ def read(
     engine: FunctionEngine, text: str, trace: Path | None = None, resume: bool = False, **settings: Any
 ) -> Read:
     async def whole() -> Read:
-        made = Read(
+        reading = Read(
             PROBLEM, text_document(text), engine, SETTINGS.replace(**settings), trace=trace, resume=resume
         )
-        async for _ in made:
+        async for _ in reading:
             pass
-        return made
+        return reading
 
     return asyncio.run(whole())
 
 
-def shown(engine: FunctionEngine) -> list[str]:
+def list_shown_chunks(engine: FunctionEngine) -> list[str]:
     """The chunks that were shown."""
-    asked = zip(engine.prompts, engine.samplings, strict=True)
-    noted = (prompt for prompt, sampling in asked if not sampling.verdict)
-    found = (re.search(r"<(chunk|text)-\w+>\n(.*?)\n</\1", it, re.DOTALL) for it in noted)
-    return [it[2].strip() for it in found if it]
+    calls = zip(engine.prompts, engine.samplings, strict=True)
+    prompts = (prompt for prompt, sampling in calls if not sampling.verdict)
+    matches = (re.search(r"<(chunk|text)-\w+>\n(.*?)\n</\1", prompt, re.DOTALL) for prompt in prompts)
+    return [match[2].strip() for match in matches if match]
 
 
 def chunks_of(text: str) -> list[str]:
     """The chunks of a text."""
-    return [it.text.strip() for it in split(text_document(text).blocks(), 28, count_words)]
+    return [chunk.text.strip() for chunk in split(text_document(text).blocks(), 28, count_words)]
 
 
 @pytest.mark.parametrize("workflow", ALONE)
@@ -93,7 +93,7 @@ def test_what_the_memory_learned_leads_to_more_chunks(workflow: str) -> None:
     done = read(engine, document(FACTS), workflow=workflow)
     chunks = chunks_of(document(FACTS))
     expected = [chunk for chunk in chunks if any(fact in chunk for fact in FACTS.values())]
-    assert shown(engine)[:2] == expected, "the second says nothing of the engine"
+    assert list_shown_chunks(engine)[:2] == expected, "the second says nothing of the engine"
     assert "Ghent" in done.answer
     result = done.result
     assert (result.chunks, result.passed_over, result.stopped_early) == (len(chunks), len(chunks) - 2, False)
@@ -105,33 +105,33 @@ def test_a_word_that_ends_a_file_is_seen(tmp_path: Path) -> None:
         (tmp_path / f"{number:02}.txt").write_text(f"nothing {'x' * (number + 1)} happened here today")
     (tmp_path / "07.txt").write_text("nothing of note happened to Zoltan")
     engine = noting()
-    made = Read("What of Zoltan?", open_document(tmp_path), engine, SETTINGS.replace(screen=True))
+    reading = Read("What of Zoltan?", open_document(tmp_path), engine, SETTINGS.replace(screen=True))
 
     async def whole() -> None:
-        async for _ in made:
+        async for _ in reading:
             pass
 
     asyncio.run(whole())
-    assert any("Zoltan" in it for it in shown(engine)) and made.progress.passed_over
+    assert any("Zoltan" in chunk for chunk in list_shown_chunks(engine)) and reading.progress.passed_over
 
 
 def test_nothing_is_passed_over_unless_it_is_asked_for() -> None:
     engine = noting()
     result = read(engine, document(FACTS), screen=False).result
-    assert shown(engine) == chunks_of(document(FACTS)) and result.passed_over == 0
+    assert list_shown_chunks(engine) == chunks_of(document(FACTS)) and result.passed_over == 0
 
 
 def test_words_are_the_same_with_soft_hyphens() -> None:
     fact = {4: "Of En\u00adgines, the Vel\u00advet one: made by Ada Moss."}
     engine = noting()
     read(engine, document(fact))
-    assert fact[4] in shown(engine)[0], "and the text is not altered"
+    assert fact[4] in list_shown_chunks(engine)[0], "and the text is not altered"
 
 
 def test_a_problem_that_names_nothing_of_the_document_passes_over_nothing() -> None:
     engine = noting()
     assert read(engine, document({}, 5)).result.passed_over == 0
-    assert shown(engine) == chunks_of(document({}, 5))
+    assert list_shown_chunks(engine) == chunks_of(document({}, 5))
 
 
 def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ def test_it_resumes_exactly_wherever_it_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_source_of_a_chunk_that_was_passed_over_is_still_found() -> None:
-    told = read(noting(), document({**FACTS, 2: "Ghent it is."}), cite=True)
-    assert [it.source is not None for it in told.statements] == [True, True]
+    reading = read(noting(), document({**FACTS, 2: "Ghent it is."}), cite=True)
+    assert [statement.source is not None for statement in reading.statements] == [True, True]
 
 
-@pytest.mark.parametrize("workflow", [name for name, it in workflows().items() if not it.screens])
+@pytest.mark.parametrize("workflow", [name for name, kind in workflows().items() if not kind.screens])
 def test_other_workflows_refuse_it(workflow: str) -> None:
     with pytest.raises(SettingsError, match=f"chunk by chunk .*not for {workflow}"):
         read(noting(), document(FACTS), workflow=workflow)
@@ -172,7 +172,7 @@ def screen_of(problem: str, chunks: list[str]) -> Screen:
 def test_a_word_in_most_chunks_is_not_a_relation() -> None:
     chunks = ["the report names a number"] * 12 + ["the ember report", "nothing at all"]
     screen = screen_of("Which number does the report give for Ember?", chunks)
-    assert [screen.relates(it, "") for it in (chunks[0], chunks[12], chunks[13])] == [False, True, False]
+    assert [screen.relates(text, "") for text in (chunks[0], chunks[12], chunks[13])] == [False, True, False]
 
 
 def test_words_are_compared_by_their_stems() -> None:

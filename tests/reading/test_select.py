@@ -34,8 +34,8 @@ FACTS = (
 )
 TRAP = "The teacher does own no instruments, which instruments does any teacher own?"
 DOCUMENT = "\n\n".join(
-    f"Rain fell on hill {place}. Sheep went by road {place}. A cart stood near barn {place}. {more}"
-    for place, more in enumerate(["", FACTS[0], "", TRAP, FACTS[1], "", FACTS[2], ""])
+    f"Rain fell on hill {number}. Sheep went by road {number}. A cart stood near barn {number}. {more}"
+    for number, more in enumerate(["", FACTS[0], "", TRAP, FACTS[1], "", FACTS[2], ""])
 )
 IN_THE_TEXTS_WORDS = DOCUMENT.replace(FACTS[0], "Instruments of the teacher: a cello.")
 SETTINGS = ReadSettings(workflow="select", chunk_tokens=40, memory_tokens=200, answer_tokens=40)
@@ -45,13 +45,16 @@ INSTRUMENTS = ("cello", "flute", "harp")
 def say(odds: float) -> Completion:
     """A verdict with these log-odds."""
     no = -math.log1p(math.exp(odds))
-    told = {"Yes": odds + no, "No": no, " yes": -30.0}
-    return Completion("Yes" if odds > 0 else "No", "length", alternatives=told)
+    alternatives = {"Yes": odds + no, "No": no, " yes": -30.0}
+    return Completion("Yes" if odds > 0 else "No", "length", alternatives=alternatives)
 
 
 def judge(text: str, known: str = "") -> float:
     """The log-odds of a model that knows what an instrument is."""
-    return max((4.0 - 1.2 * number for number, it in enumerate(INSTRUMENTS) if it in text), default=-5.0)
+    return max(
+        (4.0 - 1.2 * number for number, instrument in enumerate(INSTRUMENTS) if instrument in text),
+        default=-5.0,
+    )
 
 
 def reader(judges: bool = True, calls: int = 4, verdict: object = judge) -> FunctionEngine:
@@ -60,7 +63,9 @@ def reader(judges: bool = True, calls: int = 4, verdict: object = judge) -> Func
     def reply(prompt: str) -> Completion | str:
         if text := section(prompt, "text"):
             return say(verdict(text, section(prompt, "known"))) if callable(verdict) else "No"
-        return ", ".join(it for it in INSTRUMENTS if it in section(prompt, "document"))
+        return ", ".join(
+            instrument for instrument in INSTRUMENTS if instrument in section(prompt, "document")
+        )
 
     return FunctionEngine(
         reply,
@@ -83,25 +88,27 @@ def test_the_model_decides_what_is_kept_and_words_do_not() -> None:
     engine = reader()
     result, (*updates, answer) = read(engine)
     assert (result.found, result.doubtful, result.answer) == (True, False, "cello, flute")
-    assert all(it.kind == "update" and it.verdict is not None for it in updates)
+    assert all(update.kind == "update" and update.verdict is not None for update in updates)
     assert result.cut == 0, "a verdict is one word"
-    assert all(it.verdict and it.max_tokens == 1 for it in engine.samplings[:-1])
+    assert all(sampling.verdict and sampling.max_tokens == 1 for sampling in engine.samplings[:-1])
     assert not engine.samplings[-1].verdict
     assert all(fact in result.memory for fact in FACTS)
-    kept = [it.source for it in excerpts_of(result.memory)]
-    assert all(DOCUMENT[it.start : it.end] == it.excerpt and it.file == "a.txt" for it in kept)
+    sources = [excerpt.source for excerpt in excerpts_of(result.memory)]
+    assert all(
+        DOCUMENT[source.start : source.end] == source.excerpt and source.file == "a.txt" for source in sources
+    )
     assert TRAP not in section(answer.messages[-1].content, "document")
 
 
 def test_the_answer_is_made_from_the_best_and_what_is_nearly_as_good() -> None:
     _, (*_, answer) = read()
-    shown = section(answer.messages[-1].content, "document")
-    assert FACTS[0] in shown and FACTS[1] in shown and FACTS[2] not in shown  # 4.0, 2.8 and 1.6
+    passages = section(answer.messages[-1].content, "document")
+    assert FACTS[0] in passages and FACTS[1] in passages and FACTS[2] not in passages  # 4.0, 2.8 and 1.6
 
 
 def test_nothing_is_answered_where_a_trained_model_says_that_nothing_helps() -> None:
     result, conversations = read(reader(verdict=lambda *_: -2.0))
-    assert (result.found, {it.kind for it in conversations}) == (False, {"update"})
+    assert (result.found, {conversation.kind for conversation in conversations}) == (False, {"update"})
     result, conversations = read(reader(judges=False, verdict=lambda *_: -2.0))
     assert conversations[-1].kind == "answer"  # only the order of its verdicts can be relied on
     assert conversations[-1].doubtful == result.doubtful
@@ -130,22 +137,22 @@ def test_if_one_of_the_likeliest_chunks_helps_clearly_no_other_is_read() -> None
     result, (*updates, answer) = read(text=IN_THE_TEXTS_WORDS, likeliest_chunks=3)
     assert (len(updates), result.answer, result.stopped_early) == (3, "cello", True)
     assert result.chunks == 3 and answer.kind == "answer"
-    assert [it.chunk_index for it in updates] == sorted(it.chunk_index for it in updates)
+    assert [update.chunk_index for update in updates] == sorted(update.chunk_index for update in updates)
 
 
 def test_that_nothing_helps_is_not_said_before_all_chunks_are_read() -> None:
     last = reader(verdict=lambda text, _: 3.0 if "harp" in text else 0.4 if "does own" in text else -5.0)
     result, (*updates, _) = read(last, likeliest_chunks=2)
     assert (result.answer, len(updates), result.stopped_early) == ("harp", 7, False)
-    assert len({it.chunk_index for it in updates}) == 7
+    assert len({update.chunk_index for update in updates}) == 7
     nothing = reader(verdict=lambda *_: -2.0)
     result, updates = read(nothing, likeliest_chunks=2)
     assert (result.found, len(updates), result.stopped_early) == (False, 7, False)
 
 
-@pytest.mark.parametrize("asked", [{"rounds": 2}, {"screen": True}, {"likeliest_chunks": 0}])
-def test_all_chunks_are_read_if_more_than_an_answer_is_wanted(asked: dict[str, object]) -> None:
-    result, _ = read(text=IN_THE_TEXTS_WORDS, **{"likeliest_chunks": 2} | asked)
+@pytest.mark.parametrize("settings", [{"rounds": 2}, {"screen": True}, {"likeliest_chunks": 0}])
+def test_all_chunks_are_read_if_more_than_an_answer_is_wanted(settings: dict[str, object]) -> None:
+    result, _ = read(text=IN_THE_TEXTS_WORDS, **{"likeliest_chunks": 2} | settings)
     assert (result.chunks, result.stopped_early) == (7, False)
 
 
@@ -199,12 +206,14 @@ def test_what_the_memory_holds_decides_which_chunk_is_shown_next() -> None:
     engine = reader(calls=4)
     result, conversations = read(engine, text, screen=True, chunk_tokens=50)
     assert "harp" in result.memory and "cart" not in "".join(engine.prompts)
-    assert [it.kind for it in conversations] == ["update", "update", "update", "answer"]
+    assert [conversation.kind for conversation in conversations] == ["update", "update", "update", "answer"]
 
 
 def test_verdicts_are_given_side_by_side_and_kept_in_order() -> None:
     alone, several = reader(calls=1), reader(calls=4)
-    assert [it.memory for it in read(alone)[1]] == [it.memory for it in read(several)[1]]
+    assert [conversation.memory for conversation in read(alone)[1]] == [
+        conversation.memory for conversation in read(several)[1]
+    ]
 
 
 def test_a_read_resumes_and_pays_for_no_verdict_again(tmp_path: Path) -> None:
@@ -215,7 +224,9 @@ def test_a_read_resumes_and_pays_for_no_verdict_again(tmp_path: Path) -> None:
     result = run(again, text_document(DOCUMENT, "a.txt"), SETTINGS, problem=PROBLEM, trace=trace, resume=True)
     assert again.prompts == []
     assert result[0].memory == whole[0].memory
-    assert [it.verdict for it in result[1]] == [it.verdict for it in whole[1]]
+    assert [conversation.verdict for conversation in result[1]] == [
+        conversation.verdict for conversation in whole[1]
+    ]
 
 
 def test_an_engine_that_tells_no_probabilities_notes_on_every_chunk_and_says_so(
@@ -229,7 +240,7 @@ def test_an_engine_that_tells_no_probabilities_notes_on_every_chunk_and_says_so(
         result, _ = read(engine)
     assert result.answer == "rain"
     assert "silent tells no log-probabilities" in caplog.text
-    assert sum(it.verdict for it in engine.samplings) == 1
+    assert sum(sampling.verdict for sampling in engine.samplings) == 1
 
 
 def test_so_it_does_where_the_likeliest_chunks_were_to_be_enough(caplog: pytest.LogCaptureFixture) -> None:
@@ -246,9 +257,11 @@ def test_so_it_does_where_the_likeliest_chunks_were_to_be_enough(caplog: pytest.
 def test_in_training_the_word_that_was_drawn_decides() -> None:
     def reply(prompt: str) -> Completion | str:
         if text := section(prompt, "text"):
-            drawn = "Yes" if "cello" in text or "harp" in text else "No"
-            return Completion(drawn, "length", alternatives={"Yes": -0.7, "No": -0.7})
-        return ", ".join(it for it in INSTRUMENTS if it in section(prompt, "document"))
+            word = "Yes" if "cello" in text or "harp" in text else "No"
+            return Completion(word, "length", alternatives={"Yes": -0.7, "No": -0.7})
+        return ", ".join(
+            instrument for instrument in INSTRUMENTS if instrument in section(prompt, "document")
+        )
 
     engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE)
     document, settings = text_document(DOCUMENT, "a.txt"), SETTINGS.replace(temperature=1.0)
@@ -264,14 +277,14 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
 
     async def main() -> str:
         read = Read(PROBLEM, open_document(tmp_path), engine, SETTINGS.replace(chunk_tokens=500))
-        return [it async for it in read][-1].messages[-1].content
+        return [conversation async for conversation in read][-1].messages[-1].content
 
-    shown = section(asyncio.run(main()), "document")
-    assert "a.txt" in shown and "c.txt" in shown
+    passages = section(asyncio.run(main()), "document")
+    assert "a.txt" in passages and "c.txt" in passages
 
 
 @pytest.mark.parametrize(
-    ("told", "odds"),
+    ("alternatives", "odds"),
     [
         ({"Yes": -0.1, "No": -2.4}, 2.3),
         ({"Yes": math.log(0.3), " yes": math.log(0.2), "NO": math.log(0.25)}, math.log(2)),
@@ -280,5 +293,5 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_log_odds(told: dict[str, float], odds: float | None) -> None:
-    assert log_odds(told) == (odds if odds is None else pytest.approx(odds))
+def test_log_odds(alternatives: dict[str, float], odds: float | None) -> None:
+    assert log_odds(alternatives) == (odds if odds is None else pytest.approx(odds))

@@ -32,15 +32,15 @@ SETTINGS = ReadSettings(chunk_tokens=30, memory_tokens=60, answer_tokens=60)
 
 def document(*facts: str, chunks: int = 9) -> str:
     """Chunks of some 25 words, of which the first few hold a fact each."""
-    texts = [f"{fact} " + " ".join(f"w{place}x{n}" for n in range(22)) for place, fact in enumerate(facts)]
-    texts += [" ".join(f"v{place}y{n}" for n in range(25)) for place in range(len(facts), chunks)]
+    texts = [f"{fact} " + " ".join(f"w{number}x{n}" for n in range(22)) for number, fact in enumerate(facts)]
+    texts += [" ".join(f"v{number}y{n}" for n in range(25)) for number in range(len(facts), chunks)]
     return "\n\n".join(texts)
 
 
 def facts(prompt: str) -> str:
     """A memory with the facts in a chunk that the memory lacks."""
     memory = section(prompt, "memory")
-    new = [it for it in re.findall(r"fact\d+", section(prompt, "chunk")) if it not in memory]
+    new = [fact for fact in re.findall(r"fact\d+", section(prompt, "chunk")) if fact not in memory]
     known = [] if "and the note:" in prompt else re.findall(r"fact\d+", memory)
     return "MEMORY\n" + " ".join(known + new) if new else "UNCHANGED"
 
@@ -67,21 +67,25 @@ def wordy(prompt: str) -> str:
 
 
 def read(engine: Any, text: str, workflow: str, **settings: Any) -> tuple[str, list[Conversation]]:
-    result, made = run(engine, text, SETTINGS.replace(workflow=workflow, **settings))
-    return result.answer, made
+    result, conversations = run(engine, text, SETTINGS.replace(workflow=workflow, **settings))
+    return result.answer, conversations
 
 
-def told(made: list[Conversation]) -> list[tuple[str, int | None, str]]:
-    return [(it.kind, it.chunk_index, it.memory) for it in made]
+def describe(conversations: list[Conversation]) -> list[tuple[str, int | None, str]]:
+    return [
+        (conversation.kind, conversation.chunk_index, conversation.memory) for conversation in conversations
+    ]
 
 
 @OF_ALL
 def test_all_facts_are_in_the_answer_whatever_is_ready_first(workflow: str) -> None:
     text = document(*(f"fact{number}" for number in range(7)))
     runs = [read(engine, text, workflow) for engine in (noter(seed=number) for number in range(6))]
-    answer, made = runs[0]
+    answer, conversations = runs[0]
     assert sorted(re.findall(r"fact\d+", answer)) == [f"fact{number}" for number in range(7)]
-    assert all(told(other) == told(made) and it == answer for it, other in runs)
+    assert all(
+        describe(other) == describe(conversations) and other_answer == answer for other_answer, other in runs
+    )
 
 
 @OF_ALL
@@ -101,18 +105,20 @@ def test_calls_are_side_by_side(workflow: str, busy: int = 4) -> None:
 @OF_ALL
 def test_memory_stays_within_its_budget_and_a_person_can_follow_it(workflow: str) -> None:
     engine = noter(wordy)
-    answer, made = read(engine, document(*(f"fact{number}" for number in range(9))), workflow, rounds=1)
+    answer, conversations = read(
+        engine, document(*(f"fact{number}" for number in range(9))), workflow, rounds=1
+    )
     assert sorted(set(re.findall(r"fact\d+", answer))) == [f"fact{number}" for number in range(9)]
     merges = [prompt for prompt in engine.prompts if "<notes-" in prompt]
-    assert merges and all(count_words(section(it, "notes")) <= 180 for it in merges)
+    assert merges and all(count_words(section(merge, "notes")) <= 180 for merge in merges)
     for prompt in engine.prompts:
         assert count_words(section(prompt, "memory")) <= 60
-    seen: set[str] = set()
-    for conversation in made:
+    before: set[str] = set()
+    for conversation in conversations:
         now = set(re.findall(r"fact\d+", conversation.memory))
-        assert now >= seen, "nothing is ever out of sight"
-        seen = now
-    assert {it.span for it in made if it.chunk_index is None} == {None}
+        assert now >= before, "nothing is ever out of sight"
+        before = now
+    assert {conversation.span for conversation in conversations if conversation.chunk_index is None} == {None}
 
 
 def test_a_clue_that_is_found_late_sends_the_reader_back() -> None:
@@ -128,9 +134,9 @@ def test_a_clue_that_is_found_late_sends_the_reader_back() -> None:
 
     text = document("fact1 Ada lives in Ghent", "nothing", "fact9 the key is with Ada")
     engine = noter(note)
-    answer, made = read(engine, text, "parallel")
+    answer, conversations = read(engine, text, "parallel")
     assert answer == "Ada has the key\n\nAda lives in Ghent"
-    chunks = sum(it.chunk_index is not None for it in made)
+    chunks = sum(conversation.chunk_index is not None for conversation in conversations)
     assert chunks % 3 == 0, "three rounds: the last finds nothing new"
     assert read(noter(note), text, "parallel", rounds=1)[0] == "Ada has the key"
     prefixes = {prompt.partition("<problem")[0] for prompt in engine.prompts if "<chunk" in prompt}
@@ -139,20 +145,22 @@ def test_a_clue_that_is_found_late_sends_the_reader_back() -> None:
 
 def test_rounds_end_once_nothing_is_new() -> None:
     quiet = noter(lambda prompt: "UNCHANGED")
-    _, made = read(quiet, document("fact1"), "parallel", rounds=9)
-    chunks = len({it.chunk_index for it in made} - {None})
-    assert len(made) == chunks, "nobody answers from nothing"
+    _, conversations = read(quiet, document("fact1"), "parallel", rounds=9)
+    chunks = len({conversation.chunk_index for conversation in conversations} - {None})
+    assert len(conversations) == chunks, "nobody answers from nothing"
     stubborn = noter(
         lambda prompt: "MEMORY\nthe same note" if "fact1" in section(prompt, "chunk") else "UNCHANGED"
     )
-    answer, made = read(stubborn, document("fact1"), "parallel", rounds=9)
-    assert len(made) == 2 * chunks + 1 and answer == "the same note", "a note that is there is not new"
+    answer, conversations = read(stubborn, document("fact1"), "parallel", rounds=9)
+    assert len(conversations) == 2 * chunks + 1 and answer == "the same note", (
+        "a note that is there is not new"
+    )
 
 
 @OF_ALL
 def test_one_chunk_is_read_once(workflow: str) -> None:
-    answer, made = read(noter(), "Here is fact1.", workflow)
-    assert answer == "fact1" and len(made) == 2
+    answer, conversations = read(noter(), "Here is fact1.", workflow)
+    assert answer == "fact1" and len(conversations) == 2
 
 
 @OF_ALL
@@ -161,7 +169,7 @@ def test_a_memory_to_start_from_is_kept(workflow: str) -> None:
     start = Read("What?", text_document(document("fact1")), noter(), settings, memory="fact0 was known")
 
     async def ended() -> list[str]:
-        return [it.memory async for it in start]
+        return [conversation.memory async for conversation in start]
 
     assert {"fact0", "fact1"} <= set(asyncio.run(ended())[-1].split())
 
@@ -171,9 +179,11 @@ def test_a_memory_to_start_from_is_kept(workflow: str) -> None:
 def test_odd_replies_to_a_merge_lose_no_memory(workflow: str, reply: str) -> None:
     """What it was to be merged into stays, or the reply takes its place, within its budget."""
     engine = FunctionEngine(lambda prompt: reply if "<notes-" in prompt else None, noter(wordy))
-    answer, made = read(engine, document(*(f"fact{number}" for number in range(6))), workflow, rounds=1)
+    answer, conversations = read(
+        engine, document(*(f"fact{number}" for number in range(6))), workflow, rounds=1
+    )
     assert ("fact0" in answer) == ("x x" not in reply)
-    assert count_words(made[-1].memory) <= 60
+    assert count_words(conversations[-1].memory) <= 60
 
 
 @OF_ALL

@@ -35,14 +35,14 @@ def read(text: str, reply: str, answer: str, workflow: str = "gated") -> Read:
         return f"MEMORY\n{reply}" if "<chunk" in messages[-1].content else answer
 
     settings = ReadSettings(workflow=workflow, cite=True, chunk_tokens=400)
-    made = Read("Who?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
+    reading = Read("Who?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
 
     async def run() -> None:
-        async for _ in made:
+        async for _ in reading:
             pass
 
     asyncio.run(run())
-    return made
+    return reading
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_what_is_not_said_in_these_words_is_not_said(statement: str, text: str) 
 
 
 def test_the_answer_tells_the_places_that_its_memory_came_from() -> None:
-    made = read(STORY, "Catherine Cusack was maid to the Countess.", "Catherine Cusack, maid.")
-    (statement,) = made.statements
+    reading = read(STORY, "Catherine Cusack was maid to the Countess.", "Catherine Cusack, maid.")
+    (statement,) = reading.statements
     assert statement.source and "Catherine Cusack, maid to" in statement.source.excerpt
-    assert made.result.statements == made.statements
+    assert reading.result.statements == reading.statements
     assert STORY[statement.source.start : statement.source.end] == statement.source.excerpt
 
 
@@ -153,13 +153,13 @@ def test_half_of_a_long_sentence_says_nothing_of_its_own(cut_off: str) -> None:
     for length in range(140, 200):
         filler = f" {('and so on ' * 20)[:length].strip()} "
         behind, before = f"{lamp}{filler}{debt} million pounds.", f"We saw no {debt}{filler}{lamp}."
-        made = read(behind if cut_off == "behind" else before, lamp, debt)
-        assert [(it.text, it.source) for it in made.statements] == [(debt, None)]
+        reading = read(behind if cut_off == "behind" else before, lamp, debt)
+        assert [(statement.text, statement.source) for statement in reading.statements] == [(debt, None)]
 
 
 def test_a_fabricated_statement_is_marked() -> None:
-    made = read(STORY, "Moriarty hid the stone in Vienna.", "Moriarty hid the stone in Vienna.")
-    assert made.statements == (Statement("Moriarty hid the stone in Vienna.", None),)
+    reading = read(STORY, "Moriarty hid the stone in Vienna.", "Moriarty hid the stone in Vienna.")
+    assert reading.statements == (Statement("Moriarty hid the stone in Vienna.", None),)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_the_very_words_are_no_part_of_longer_ones(statement: str, text: str) ->
 
 
 def test_what_the_memory_dropped_or_says_in_other_words_is_found_in_the_document() -> None:
-    made = read(STORY, "A lady's servant.", "Catherine Cusack was maid to the Countess.")
-    (statement,) = made.statements
+    reading = read(STORY, "A lady's servant.", "Catherine Cusack was maid to the Countess.")
+    (statement,) = reading.statements
     assert statement.source and "Catherine Cusack, maid to" in statement.source.excerpt
 
 
@@ -199,14 +199,14 @@ def test_an_answer_from_notes_on_several_chunks_has_the_sources_of_all() -> None
         return "UNCHANGED" if "Oslo" not in prompt else "MEMORY\nThe lamp stands in Oslo."
 
     settings = ReadSettings(workflow="map_reduce", cite=True, chunk_tokens=300)
-    made = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
+    reading = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
 
     async def run() -> None:
-        async for _ in made:
+        async for _ in reading:
             pass
 
     asyncio.run(run())
-    assert [it.source is not None for it in made.statements] == [True, True]
+    assert [statement.source is not None for statement in reading.statements] == [True, True]
 
 
 def test_a_reply_that_is_asked_about_has_its_sources() -> None:
@@ -216,27 +216,29 @@ def test_a_reply_that_is_asked_about_has_its_sources() -> None:
         prompt = messages[-1].content
         if "<chunk" not in prompt:
             return "MEMORY" if "what the reader wrote" in prompt else "No."
-        said = [it for it in ("The lamp stands in Oslo", "The anchor lies in Bergen") if it in prompt]
-        return f"MEMORY\n{said[-1]}." if said and "<chunk" in prompt.partition(said[-1])[0] else "UNCHANGED"
+        facts = [fact for fact in ("The lamp stands in Oslo", "The anchor lies in Bergen") if fact in prompt]
+        return (
+            f"MEMORY\n{facts[-1]}." if facts and "<chunk" in prompt.partition(facts[-1])[0] else "UNCHANGED"
+        )
 
     settings = ReadSettings(workflow="gated", cite=True, chunk_tokens=300)
-    made = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
+    reading = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
 
     async def run() -> list[str]:
-        return [it.memory async for it in made]
+        return [conversation.memory async for conversation in reading]
 
     memories = asyncio.run(run())
     assert memories[-2:] == ["The anchor lies in Bergen."] * 2 and "Oslo" in memories[-3]
-    (remembered,) = made.progress.statements
+    (remembered,) = reading.progress.statements
     assert remembered.source and remembered.source.excerpt == "The anchor lies in Bergen."
 
 
 @pytest.mark.parametrize("workflow", ["full", "rag", "truncate"])
 def test_without_a_memory_the_whole_document_is_searched(workflow: str) -> None:
-    made = read(STORY, "", "Catherine Cusack was maid. It was in Vienna, in 1812.", workflow)
-    found, not_found = made.statements
-    assert found.source and "Catherine Cusack" in found.source.excerpt
-    assert not_found.source is None
+    reading = read(STORY, "", "Catherine Cusack was maid. It was in Vienna, in 1812.", workflow)
+    supported, unsupported = reading.statements
+    assert supported.source and "Catherine Cusack" in supported.source.excerpt
+    assert unsupported.source is None
 
 
 def test_files_and_their_own_offsets_are_shown(tmp_path: Path) -> None:
@@ -244,10 +246,10 @@ def test_files_and_their_own_offsets_are_shown(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("Nothing.\nThe anchor lies\nin Bergen, red.\n")
     document = open_document(tmp_path)
     statements = [Statement("The anchor lies in Bergen", None), Statement("The lamp stands in Oslo", None)]
-    for it in find_sources(statements, "Where?", document, 400):
-        assert it.source is not None
-        text = Path(it.source.file).read_text()
-        assert text[it.source.start : it.source.end] == it.source.excerpt
+    for statement in find_sources(statements, "Where?", document, 400):
+        assert statement.source is not None
+        text = Path(statement.source.file).read_text()
+        assert text[statement.source.start : statement.source.end] == statement.source.excerpt
 
 
 def test_a_file_without_a_last_line_end_is_searched_to_its_end(tmp_path: Path) -> None:
@@ -274,24 +276,36 @@ def test_notes_on_notes_have_no_place_in_the_document() -> None:
         workflow="map_reduce", cite=True, chunk_tokens=20, memory_tokens=40, answer_tokens=30
     )
     engine = ScriptedEngine(replies, window_tokens=600)
-    made = Read("Where?", text_document(text, "a.txt"), engine, settings)
+    reading = Read("Where?", text_document(text, "a.txt"), engine, settings)
 
     async def run() -> list[tuple[int | None, tuple[int, int] | None]]:
-        return [(it.chunk_index, it.span) async for it in made]
+        return [(conversation.chunk_index, conversation.span) async for conversation in reading]
 
     places = asyncio.run(run())
     assert places.count((None, None)) > 1, "notes were taken on notes"
-    for it in made.statements:
-        assert it.source is None or text[it.source.start : it.source.end] == it.source.excerpt
+    for statement in reading.statements:
+        assert (
+            statement.source is None
+            or text[statement.source.start : statement.source.end] == statement.source.excerpt
+        )
 
 
 def test_what_is_verbatim_is_found_unless_a_negation_was_cut_off() -> None:
-    paragraphs = (" ".join(it.split()) for it in STORY.split("\n\n"))
-    words = [it.split() for text in paragraphs for it in statements_of(text) if len(it.split()) > 3]
-    cuts = [" ".join(cut) for it in words for cut in (it, it[: max(2, len(it) * 2 // 3)], it[len(it) // 3 :])]
-    lost = [it for it in cuts if find(it, chunk_of(STORY)) is None]
+    paragraphs = (" ".join(paragraph.split()) for paragraph in STORY.split("\n\n"))
+    words = [
+        statement.split()
+        for text in paragraphs
+        for statement in statements_of(text)
+        if len(statement.split()) > 3
+    ]
+    cuts = [
+        " ".join(cut)
+        for sentence in words
+        for cut in (sentence, sentence[: max(2, len(sentence) * 2 // 3)], sentence[len(sentence) // 3 :])
+    ]
+    lost = [cut for cut in cuts if find(cut, chunk_of(STORY)) is None]
     assert (len(cuts), len(lost)) == (1419, 17)
-    assert {" ".join(it) for it in words}.isdisjoint(lost)
+    assert {" ".join(sentence) for sentence in words}.isdisjoint(lost)
 
 
 @given(st.text(max_size=300), st.text(max_size=80))
@@ -316,22 +330,24 @@ def test_the_journal_says_where_the_answer_stands_in_the_document(tmp_path: Path
         (tmp_path / name).write_text(f"Nothing was said of it.\n\n{fact}\n")
 
     def reply(messages: tuple[Message, ...]) -> str:
-        shown = messages[-1].content
-        if workflow == "full" or "<chunk" not in shown:
+        prompt = messages[-1].content
+        if workflow == "full" or "<chunk" not in prompt:
             return "The lamp stands in Oslo. It is red."
-        found = re.findall(r"The (?:anchor|lamp) [\w ]+\.", shown)
-        return "\n".join(["MEMORY", *found] if workflow == "gated" else [f"ADD {it}" for it in found])
+        sentences = re.findall(r"The (?:anchor|lamp) [\w ]+\.", prompt)
+        return "\n".join(
+            ["MEMORY", *sentences] if workflow == "gated" else [f"ADD {sentence}" for sentence in sentences]
+        )
 
     document, trace = open_document(tmp_path / "a.txt", tmp_path / "b.txt"), tmp_path / "read.jsonl"
     settings = ReadSettings(workflow=workflow, chunk_tokens=60, cite=workflow != "evidence")
-    made = Read("What stands where?", document, ScriptedEngine(reply), settings, trace=trace)
-    asyncio.run(drain(aiter(made)))
+    reading = Read("What stands where?", document, ScriptedEngine(reply), settings, trace=trace)
+    asyncio.run(drain(aiter(reading)))
     (answer,) = [line for line in read_journal(trace) if isinstance(line, Answer)]
-    assert (answer.answer, answer.statements) == (made.answer, made.statements)
+    assert (answer.answer, answer.statements) == (reading.answer, reading.statements)
     lamp, red = answer.statements or ()
     assert lamp.source and lamp.source.at is not None and red.source is None
     whole = "".join(block.text for block in document.blocks())
     assert whole[lamp.source.at :].startswith("The lamp stands in Oslo.")
-    remembered = [it.source for it in made.progress.statements if it.source]
+    remembered = [statement.source for statement in reading.progress.statements if statement.source]
     assert len(remembered) == (0 if workflow == "full" else 2)
-    assert all(whole[it.at :].startswith(it.excerpt) for it in remembered)
+    assert all(whole[source.at :].startswith(source.excerpt) for source in remembered)

@@ -53,11 +53,11 @@ def reading(
     """The answer of a read and its conversations."""
     read = Read(problem, text_document(document), engine, settings.replace(workflow=workflow))
 
-    async def conversations() -> list[Conversation]:
+    async def collect() -> list[Conversation]:
         return [conversation async for conversation in read]
 
-    made = asyncio.run(conversations())
-    return read.answer, made
+    conversations = asyncio.run(collect())
+    return read.answer, conversations
 
 
 def read(*arguments: Any, **options: Any) -> list[Conversation]:
@@ -65,9 +65,9 @@ def read(*arguments: Any, **options: Any) -> list[Conversation]:
 
 
 def section(prompt: str, tag: str) -> str:
-    found = re.search(rf"<({tag}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
-    assert found, prompt
-    return found.group(2)
+    match = re.search(rf"<({tag}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
+    assert match, prompt
+    return match.group(2)
 
 
 @EVERY
@@ -144,8 +144,8 @@ def test_two_files_of_the_same_name_stay_two_files() -> None:
             pass
 
     asyncio.run(finish())
-    shown = section(engine.prompts[0], "document")
-    assert re.fullmatch(r"(\[file-\w+: notes\.txt\])\none\n+\1\ntwo", shown), shown
+    document = section(engine.prompts[0], "document")
+    assert re.fullmatch(r"(\[file-\w+: notes\.txt\])\none\n+\1\ntwo", document), document
 
 
 def test_full_does_not_ask_what_cannot_fit() -> None:
@@ -189,8 +189,8 @@ def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: 
     head = re.compile(rf"\[file-{document.mark}: (.*)\]\n")
     above = ""
     for line in section(prompt, "document").splitlines(keepends=True):
-        if found := head.fullmatch(line):
-            above = found[1]
+        if match := head.fullmatch(line):
+            above = match[1]
         elif named := re.search(r"of file (\d)|of lighthouse (\d)", line):
             assert above == f"{named[1] or named[2]}.txt", line
     assert reader == "full" or LEFT_OUT in prompt
@@ -217,13 +217,17 @@ def test_a_question_about_a_reply_that_does_not_fit_keeps_memory_and_reply(reade
 
     engine = FunctionEngine(refuse_questions, FactsEngine(reply))
     conversations = read(reader, story(400), engine)
-    memories = [it.memory for it in conversations if it.kind == "update"]
+    memories = [conversation.memory for conversation in conversations if conversation.kind == "update"]
     assert memories[:2] == ["The red door is locked.", "The red door is locked.\nRain falls on grey hills."]
-    assert {it.span for it in conversations[1:2]} == {conversations[1].span} != {conversations[0].span}
+    assert (
+        {conversation.span for conversation in conversations[1:2]}
+        == {conversations[1].span}
+        != {conversations[0].span}
+    )
     assert memories[-1] == memories[1]
 
 
-@pytest.mark.parametrize("reader", [it for it in READING if it != "auto"])  # as notes
+@pytest.mark.parametrize("reader", [name for name in READING if name != "auto"])  # as notes
 def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     """A model that fills every reply, and never says the same twice; questions about replies come on top."""
     numbers = count()
@@ -235,29 +239,35 @@ def test_a_forecast_counts_all_that_can_be_asked(reader: str) -> None:
     settings = SETTINGS.replace(workflow=reader, memory_tokens=60)
     document = text_document(story(900))
     most = asyncio.run(forecast(PROBLEM, document, engine.model, settings))
-    made = read(reader, story(900), engine)
-    asked = sum("<written-" in it.messages[-1].content for it in made)
-    noted = reader != "evidence"  # nothing in the document says what these replies say
-    assert most.spent.calls == len(made) - asked + (not noted)
-    told = [it for it in made if "<written-" not in it.messages[-1].content]
-    assert most.spent.completion_tokens >= sum(it.completion.usage.completion_tokens for it in told)
+    conversations = read(reader, story(900), engine)
+    questions = sum("<written-" in conversation.messages[-1].content for conversation in conversations)
+    takes_notes = reader != "evidence"  # nothing in the document says what these replies say
+    assert most.spent.calls == len(conversations) - questions + (not takes_notes)
+    others = [
+        conversation for conversation in conversations if "<written-" not in conversation.messages[-1].content
+    ]
+    assert most.spent.completion_tokens >= sum(
+        conversation.completion.usage.completion_tokens for conversation in others
+    )
     if reader == "parallel":
-        assert asked == sum(it.chunk_index is None for it in made[:-1]) / 2, "of notes nobody is asked"
+        assert (
+            questions == sum(conversation.chunk_index is None for conversation in conversations[:-1]) / 2
+        ), "of notes nobody is asked"
         return
-    assert asked == (most.chunks - 1 if reader == "gated" else 0), "the first has nothing to lose"
+    assert questions == (most.chunks - 1 if reader == "gated" else 0), "the first has nothing to lose"
 
 
-@pytest.mark.parametrize(("place", "found"), [(0.05, True), (0.5, False), (0.97, True)])
-def test_truncate_keeps_the_head_and_the_tail(place: float, found: bool) -> None:
+@pytest.mark.parametrize(("position", "expected"), [(0.05, True), (0.5, False), (0.97, True)])
+def test_truncate_keeps_the_head_and_the_tail(position: float, expected: bool) -> None:
     engine = ScriptedEngine(
         lambda messages: find_code([{"content": messages[-1].content}]), window_tokens=500
     )
-    (conversation,) = read("truncate", story(2000, place), engine)
-    assert (CODE in conversation.completion.text) is found
+    (conversation,) = read("truncate", story(2000, position), engine)
+    assert (CODE in conversation.completion.text) is expected
     prompt = conversation.messages[-1].content
     assert count_words(prompt) + SETTINGS.answer_tokens <= 500
     head, tail = section(prompt, "document").split(LEFT_OUT)
-    assert story(2000, place).startswith(head) and story(2000, place).endswith(tail)
+    assert story(2000, position).startswith(head) and story(2000, position).endswith(tail)
     assert abs(count_words(head) - count_words(tail)) <= 2
     assert count_words(prompt) > 300, "the window is used"
 
@@ -281,9 +291,9 @@ def test_truncate_says_so_where_nothing_fits() -> None:
 @pytest.mark.parametrize("room", [20, 37, 200])
 def test_head_and_tail_use_the_room_and_no_more(room: int) -> None:
     text = story(100)
-    shown = head_and_tail(text, room, count_words)
-    assert count_words(shown) <= room
-    assert shown == text if room == 200 else count_words(shown) >= room - 2
+    excerpt = head_and_tail(text, room, count_words)
+    assert count_words(excerpt) <= room
+    assert excerpt == text if room == 200 else count_words(excerpt) >= room - 2
 
 
 def test_rag_shows_the_best_passages_in_the_documents_order() -> None:
@@ -297,10 +307,10 @@ def test_rag_shows_the_best_passages_in_the_documents_order() -> None:
     )
     engine = FactsEngine(find_code)
     (conversation,) = read("rag", document, engine, settings=SETTINGS.replace(passages=2, passage_tokens=55))
-    shown = section(engine.prompts[0], "document")
-    assert shown.index("keeper") < shown.index("marmalade77")
-    assert "weather" not in shown and "ship" not in shown
-    assert LEFT_OUT.strip() in shown
+    excerpts = section(engine.prompts[0], "document")
+    assert excerpts.index("keeper") < excerpts.index("marmalade77")
+    assert "weather" not in excerpts and "ship" not in excerpts
+    assert LEFT_OUT.strip() in excerpts
     assert CODE in conversation.completion.text
 
 
@@ -318,9 +328,9 @@ def test_a_passage_from_a_table_is_shown_below_its_head() -> None:
     engine = FactsEngine(find_code)
     table = f"| name | left |\n|---|---|\n{rows}"
     read("rag", table, engine, SETTINGS.replace(passages=1, passage_tokens=40), "row 77?")
-    shown = section(engine.prompts[0], "document")
-    assert shown.index("| name | left |") < shown.index("| row 77 | 77 |")
-    assert "| row 5 |" not in shown
+    passage = section(engine.prompts[0], "document")
+    assert passage.index("| name | left |") < passage.index("| row 77 | 77 |")
+    assert "| row 5 |" not in passage
 
 
 def test_passages_are_ranked_by_words_in_common_and_by_order_among_equals() -> None:
@@ -377,7 +387,7 @@ def test_map_reduce_keeps_notes_that_the_model_would_not_note_again() -> None:
 
     engine = FactsEngine(reply)
     answer, conversations = reading("map_reduce", story(), engine)
-    assert "note0" in answer and sum("note0" in it.memory for it in conversations) == 2
+    assert "note0" in answer and sum("note0" in conversation.memory for conversation in conversations) == 2
 
 
 def test_map_reduce_shortens_notes_that_the_model_finds_too_long() -> None:
@@ -410,8 +420,8 @@ def test_templates_are_for_the_workflows_with_a_memory(tmp_path: Any) -> None:
         choose_workflow(settings.replace(workflow=None), Trained())
     full = choose_workflow(settings.replace(workflow="full"), Trained())
     assert full == ("full", workflows()["full"])
-    chosen = choose_workflow(settings.replace(workflow="evidence"), Trained())[1]
-    assert chosen.prompts.update.endswith("mine")
+    workflow = choose_workflow(settings.replace(workflow="evidence"), Trained())[1]
+    assert workflow.prompts.update.endswith("mine")
     with pytest.raises(SettingsError, match=r"no\.toml"):
         choose_workflow(ReadSettings(templates="no.toml"), Trained())
 
@@ -428,18 +438,18 @@ def test_templates_must_have_all_that_a_workflow_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('merge = "{problem} {memory}"', r"the merge template lacks \{chunk\}"),
         ('merge = "{problem} {chunk} {memory} {question}"', r"the merge template has unknown \{question\}"),
         ('merge = "{problem} {chunk} {memory}"\nmrege = "{problem}"', "have mrege, which no workflow has"),
     ],
 )
-def test_templates_of_a_workflow_have_its_slots(tmp_path: Path, line: str, said: str) -> None:
+def test_templates_of_a_workflow_have_its_slots(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     prompts = 'update = "{problem} {chunk} {memory}"\nanswer = "{problem} {memory}"'
     path.write_text(f"{prompts}\n{line}", "utf-8")
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         choose_workflow(ReadSettings(templates=str(path), workflow="parallel"), Trained())
 
 
@@ -467,12 +477,14 @@ def test_an_adapter_brings_its_templates_for_its_own_workflow() -> None:
 def test_templates_for_one_workflow_without_updates_serve_them_all() -> None:
     own = {"update": NO_UPDATE, "note": "{problem} {chunk}", "doubt": "{problem} {memory}?"}
     trained = Trained(templates={**own, "answer": "{problem} {memory} theirs"}, workflow="auto")
-    asked = {it: choose_workflow(ReadSettings(workflow=it), trained)[1].prompts for it in workflows()}
-    served = {it for it, prompts in asked.items() if prompts.answer.endswith("theirs")}
+    prompts_by_workflow = {
+        name: choose_workflow(ReadSettings(workflow=name), trained)[1].prompts for name in workflows()
+    }
+    served = {name for name, prompts in prompts_by_workflow.items() if prompts.answer.endswith("theirs")}
     assert served == {"auto", "notes", "full", "rag", "truncate"}
     assert (
-        asked["notes"].own["doubt"] == own["doubt"] == asked["rag"].own["doubt"]
-        and "note" not in asked["rag"].own
+        prompts_by_workflow["notes"].own["doubt"] == own["doubt"] == prompts_by_workflow["rag"].own["doubt"]
+        and "note" not in prompts_by_workflow["rag"].own
     )
 
 
@@ -481,7 +493,7 @@ def test_an_unknown_workflow_is_named_with_the_nearest() -> None:
         choose_workflow(ReadSettings(workflow="gatted"), Trained())
 
 
-@pytest.mark.parametrize("reader", [it for it in READING if it != "auto"])  # as notes
+@pytest.mark.parametrize("reader", [name for name in READING if name != "auto"])  # as notes
 def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> None:
     document = text_document(story(place=0.5))
     settings = SETTINGS.replace(workflow=reader, memory_tokens=200)
@@ -489,12 +501,12 @@ def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> N
     def memories(engine: Engine, answers: bool) -> list[tuple[str, str]]:
         read = Read(PROBLEM, document, engine, settings, answers=answers)
 
-        async def made() -> list[tuple[str, str]]:
-            return [(it.kind, it.memory) async for it in read]
+        async def collect() -> list[tuple[str, str]]:
+            return [(conversation.kind, conversation.memory) async for conversation in read]
 
-        found = asyncio.run(made())
+        pairs = asyncio.run(collect())
         assert bool(read.answer) == answers
-        return found
+        return pairs
 
     if not workflows()[reader].keeps_memory:
         with pytest.raises(SettingsError, match=f"{reader} keeps no memory that lives on: use"):

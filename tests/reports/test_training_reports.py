@@ -46,14 +46,16 @@ def run(
     return folder
 
 
-def told(*folders: Path) -> tuple[str, dict[str, Any]]:
+def render(*folders: Path) -> tuple[str, dict[str, Any]]:
     """What is written, without the pictures."""
     runs = load_runs(folders)
     return as_markdown(runs, {}), json.loads(as_json(runs))
 
 
 def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
-    text, data = told(run(tmp_path / "reader", change=lambda number: {"reward": 0.9} if number == 3 else {}))
+    text, data = render(
+        run(tmp_path / "reader", change=lambda number: {"reward": 0.9} if number == 3 else {})
+    )
     assert "- reader: the default model, 4 of 4 steps. 4 attempts failed, and count as 0: 2 of them" in text
     assert "| reader | 0:06:00 | 0.100 | 0.900 (step 3) | 0.400 | 10.0 | 80.0 (step 4) | 80.0 ± 5.0 |" in text
     assert data["runs"]["reader"]["reward"] == {
@@ -69,15 +71,15 @@ def test_several_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
             f"equal_groups/{task}": 0.25 for task in "ab"
         }
 
-    text, data = told(run(tmp_path / "reader", change=by_task))
+    text, data = render(run(tmp_path / "reader", change=by_task))
     assert "| reader | a | 0.250 | 1.000 (step 4) | 1.000 | 0.25 | 0.25 (step 1) | 0.25 |" in text
     assert data["runs"]["reader"]["tasks"]["b"]["reward"]["last"] == 1.0
-    assert "equal groups" not in told(run(tmp_path / "other"))[0]
+    assert "equal groups" not in render(run(tmp_path / "other"))[0]
 
 
 def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
     folder = run(tmp_path / "tiny")
-    assert [it.name for it in load_runs([folder, folder / ".." / folder.name])] == ["tiny"]
+    assert [training.name for training in load_runs([folder, folder / ".." / folder.name])] == ["tiny"]
 
 
 def test_runs_of_one_name_have_those_of_their_folders(
@@ -85,21 +87,21 @@ def test_runs_of_one_name_have_those_of_their_folders(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folders = [run(Path(name)) for name in ("tiny", "a/reader", "b/reader")]
-    assert [it.name for it in load_runs(folders)] == ["tiny", "a/reader", "b/reader"]
+    assert [training.name for training in load_runs(folders)] == ["tiny", "a/reader", "b/reader"]
     monkeypatch.chdir("a/reader")
     assert load_runs([Path()])[0].name == "reader"
 
 
 def test_a_model_is_named_with_its_run(tmp_path: Path) -> None:
     settings = TrainingSettings(steps=4, policy=PolicySettings(model="a|b"))
-    assert "- one: a\\|b, 4 of 4 steps." in told(run(tmp_path / "one", settings=settings))[0]
+    assert "- one: a\\|b, 4 of 4 steps." in render(run(tmp_path / "one", settings=settings))[0]
 
 
 def test_a_run_under_way_is_called_so_and_its_torn_line_left_out(tmp_path: Path) -> None:
     folder = run(tmp_path / "reader", steps=3)
     path = folder / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
-    text, _ = told(folder)
+    text, _ = render(folder)
     assert "2 of 4 steps. **Not finished: 2 steps are missing.**" in text
 
 
@@ -120,7 +122,7 @@ def test_a_warm_start_and_a_run_without_evaluation_have_a_report(tmp_path: Path)
         metrics.write(
             "warm_start", 2, {"loss": 1.5, "tokens": 17000.0, "update_seconds": 3.0, "new_thing": 1.0}
         )
-    text, _ = told(tmp_path / "warm")
+    text, _ = render(tmp_path / "warm")
     assert "| warm | 0:00:06 | – | – | – | – | – | – |" in text
     written = write_report([tmp_path / "warm"], tmp_path / "out")
     if any(path.suffix == ".png" for path in written):
@@ -154,18 +156,18 @@ def test_every_run_has_a_line_of_rewards_and_one_of_scores(
 ) -> None:
     write_report([run(tmp_path / name, steps=steps) for name in ("a", "b")], tmp_path / "out")
     rewards, equal, scores = figures["training"].axes
-    assert [it.get_title("left") for it in (rewards, equal, scores)] == [
+    assert [axes.get_title("left") for axes in (rewards, equal, scores)] == [
         "Mean reward of a step's attempts", "Share of groups whose rewards are all equal",
         "Held-out score, % (band: 95% interval)",
     ]  # fmt: skip
-    named = [it for it in rewards.lines if it.get_label() in ("a", "b")]
-    assert [it.get_label() for it in named] == ["a", "b"]
+    named = [line for line in rewards.lines if line.get_label() in ("a", "b")]
+    assert [line.get_label() for line in named] == ["a", "b"]
     reward = [number / 10 for number in range(1, steps + 1)]
     assert list(named[0].get_ydata()) == pytest.approx(smooth(reward, 5 if steps == 120 else 1))
     assert len(rewards.lines) == (4 if steps == 120 else 2), "smooth lines have their values behind them"
-    line = next(it for it in scores.lines if it.get_label() == "a")
+    line = next(line for line in scores.lines if line.get_label() == "a")
     assert list(line.get_ydata())[:2] == ([10.0] if steps == 1 else [10.0, 40.0])
-    assert [it.get_text() for it in figures["training"].legends[0].get_texts()] == ["a", "b"]
+    assert [text.get_text() for text in figures["training"].legends[0].get_texts()] == ["a", "b"]
 
 
 def test_the_same_metrics_give_the_same_report(tmp_path: Path) -> None:

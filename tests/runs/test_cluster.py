@@ -54,10 +54,10 @@ def test_the_rows_are_those_of_one_machine(cluster: Any, serve: Serve, tmp_path:
     )
     run(tmp_path / "here", serve(find_code), replace(plan, count=3))
     server = serve(find_code, latency_seconds=0.5)
-    seen: list[EvaluationRow] = []
-    run(tmp_path / "there", server, plan, ray=cluster.address, on_row=seen.append)
+    reported_rows: list[EvaluationRow] = []
+    run(tmp_path / "there", server, plan, ray=cluster.address, on_row=reported_rows.append)
     assert without_times(tmp_path / "there") == without_times(tmp_path / "here")
-    assert len(seen) == (3 + 3) * 2 * 2
+    assert len(reported_rows) == (3 + 3) * 2 * 2
     assert 4 < server.most_in_flight <= 2 * 4, "both nodes read, and each keeps to its bound"
 
     file = tmp_path / "there" / "rows.jsonl"
@@ -77,23 +77,25 @@ def test_files_are_asked_on_all_nodes(
     monkeypatch.chdir(tmp_path)
     server = serve(latency_seconds=0.5)
     settings = Settings(EngineSettings(base_url=server.base_url, retries=0, concurrency=3), READ)
-    asked = Survey(problems=("Which facts?",), paths=("docs",), settings=settings, out=Path("table.jsonl"))
+    base_survey = Survey(
+        problems=("Which facts?",), paths=("docs",), settings=settings, out=Path("table.jsonl")
+    )
 
     async def rows(survey: Survey) -> list[FileRow]:
         return sorted([row async for row in read_each(survey)], key=lambda row: row.file)
 
-    there = asyncio.run(rows(replace(asked, ray=cluster.address)))
+    there = asyncio.run(rows(replace(base_survey, ray=cluster.address)))
     assert 3 < server.most_in_flight <= 2 * 3, "both nodes read, and each keeps to its bound"
-    here = asyncio.run(rows(replace(asked, out=None)))
+    here = asyncio.run(rows(replace(base_survey, out=None)))
     assert [(row.file, row.status, row.answer, row.error) for row in there] == [
         (row.file, row.status, row.answer, row.error) for row in here
     ]
     assert {row.status for row in here} == {"answered", "no text", "failed"}
-    paid = len(server.paid)
-    again = asyncio.run(rows(replace(asked, ray=cluster.address)))
-    assert sum(row.kept for row in again) == 12 and len(server.paid) == paid
+    calls = len(server.paid)
+    again = asyncio.run(rows(replace(base_survey, ray=cluster.address)))
+    assert sum(row.kept for row in again) == 12 and len(server.paid) == calls
     with pytest.raises(SettingsError, match="leave out `ray`"):
-        asyncio.run(rows(replace(asked, ray=cluster.address, max_tokens=9)))
+        asyncio.run(rows(replace(base_survey, ray=cluster.address, max_tokens=9)))
 
 
 def test_impossible_tasks_are_reported_as_on_one_machine(cluster: Any, serve: Serve, tmp_path: Path) -> None:

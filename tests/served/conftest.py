@@ -30,7 +30,7 @@ def facts_engine(**options: Any) -> ScriptedEngine:
     """An engine that reads facts as the test server does."""
 
     def reply(messages: tuple[Message, ...]) -> str:
-        return read_facts([{"role": it.role, "content": it.content} for it in messages])
+        return read_facts([{"role": message.role, "content": message.content} for message in messages])
 
     return ScriptedEngine(reply, **{"window_tokens": 2000, "calls": 8} | options)
 

@@ -12,11 +12,11 @@ QUESTION = "What are all the facts?"
 
 def parse_events(lines: Any) -> list[tuple[str, Any, str | None]]:
     """The events of a stream: name, data, id."""
-    found = []
+    parsed_events = []
     for block in "\n".join(lines).strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines())
-        found.append((fields["event"], json.loads(fields["data"]), fields.get("id")))
-    return found
+        parsed_events.append((fields["event"], json.loads(fields["data"]), fields.get("id")))
+    return parsed_events
 
 
 def events(client: Any, read: str, **options: Any) -> list[tuple[str, Any, str | None]]:

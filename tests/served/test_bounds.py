@@ -79,8 +79,8 @@ def test_no_key_of_several_hears_what_was_cached(several: bool, serving: Any, fa
     engine = FunctionEngine(lambda prompt: Completion("FACT-1: one", usage=CACHED), facts())
     served = serving(engine, keys=keys if several else Keys(keys.digests[:1]))
     with served.client(headers=bearer(ONE)) as client:
-        chats = [client.post(URL, json=it).text for it in (HELLO, long_chat())]
-        streams = [client.post(URL, json=it | STREAMED).text for it in (HELLO, long_chat())]
+        chats = [client.post(URL, json=body).text for body in (HELLO, long_chat())]
+        streams = [client.post(URL, json=body | STREAMED).text for body in (HELLO, long_chat())]
         read = client.post("/v1/reads", json={"problem": "Which?", "document": facts_document(9)}).json()[
             "id"
         ]
@@ -109,7 +109,7 @@ def test_no_key_of_several_gets_more_than_openais_fields_of_a_forwarded_reply(
             return Fault(body=json.dumps({"choices": [choice], **telling}, indent=1))
         choice = {"index": 0, "delta": {"content": "Hello"}, "finish_reason": "stop"}
         events = [{"choices": [choice], "timings": {"cache_n": 8}}, {"choices": [], **telling}]
-        text = "".join(f"data: {json.dumps(it)}\n\n" for it in events) + "data: [DONE]\n\n"
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
         return Fault(headers={"Content-Type": "text/event-stream"}, body=text)
 
     server = serve(pages={URL: page})
@@ -118,7 +118,7 @@ def test_no_key_of_several_gets_more_than_openais_fields_of_a_forwarded_reply(
         known = keys if several else Keys(keys.digests[:1])
         served = serving(engine, keys=known, folder=tmp_path / str(several))
         with served.client(headers=bearer(ONE)) as client:
-            replies = [client.post(URL, json=HELLO | it).text for it in ({}, STREAMED)]
+            replies = [client.post(URL, json=HELLO | options).text for options in ({}, STREAMED)]
         for text in replies:
             assert "Hello" in text and '"completion_tokens": 1' in text
             assert ("cache" not in text and "timings" not in text) is several, text
@@ -185,7 +185,7 @@ def test_a_keys_abandoned_chats_count_as_its_own_and_evict_no_others(
         stored = rows(served, "SELECT owner, count(*), sum(bytes) FROM reads GROUP BY owner")
         by_owner = {owner: (count, size) for owner, count, size in stored}
         assert len(by_owner) == 2, "each key has its own"
-        others, mine = (by_owner[keys.owner(it.encode())] for it in (OTHER, ONE))
+        others, mine = (by_owner[keys.owner(key.encode())] for key in (OTHER, ONE))
         assert others[0] == 1 and 1 < mine[0] <= 6 and mine[1] < 25_000
         assert client.get("/v1/reads", headers=bearer(ONE)).json()["data"] == []
         file = {"file": ("a.txt", b"x" * 20_000)}
@@ -225,7 +225,7 @@ def test_another_programs_lock_on_the_database_holds_nothing_up(serving: Any, fa
         with closing(sqlite3.connect(served.store.folder / "server.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             go.set()
-            begun = time.monotonic()
+            started = time.monotonic()
             chatting.join(20)
             assert answers[0].status_code == 200, "an answer that was paid for is told"
             refused = client.post("/v1/reads", json={"problem": "Which?", "files": [file]})
@@ -235,7 +235,7 @@ def test_another_programs_lock_on_the_database_holds_nothing_up(serving: Any, fa
             for path in ("/health", "/v1/files", f"/v1/files/{file}/content", f"/v1/reads/{background}"):
                 assert client.get(path).status_code == 200, path
             assert client.post(URL, json=HELLO).status_code == 200
-            assert time.monotonic() - begun < 4
+            assert time.monotonic() - started < 4
             other.execute("ROLLBACK")
         wait_for(lambda: client.get(f"/v1/reads/{background}").json()["state"] == "done")
         wait_for(lambda: rows(served, "SELECT count(*) FROM reads WHERE key IS NOT NULL") == [(0,)])
@@ -321,9 +321,9 @@ def test_bodies_are_parsed_beside_the_event_loop(serving: Any) -> None:
 
     assert [asyncio.run(post())] != NOTED and len(NOTED) == 1
     routes = [*serving().app.routes, *reads.routes]
-    taking = [it for it in routes if getattr(it, "body_field", None)]
-    assert {it.path for it in taking} == {URL, "/v1/reads"}
-    assert all(isinstance(it, ParsingRoute) for it in taking)
+    taking = [route for route in routes if getattr(route, "body_field", None)]
+    assert {route.path for route in taking} == {URL, "/v1/reads"}
+    assert all(isinstance(route, ParsingRoute) for route in taking)
 
 
 @pytest.mark.slow
@@ -363,21 +363,21 @@ def test_idle_connections_and_many_reads_do_not_use_up_the_files(serve: Any, tmp
     ]
     log = tmp_path / "log"
     limited = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "bash", *command]
-    with log.open("w") as said, ExitStack() as open_ones:
-        process = subprocess.Popen(limited, stdout=subprocess.DEVNULL, stderr=said)
+    with log.open("w") as log_file, ExitStack() as open_ones:
+        process = subprocess.Popen(limited, stdout=subprocess.DEVNULL, stderr=log_file)
         open_ones.callback(process.wait)
         open_ones.callback(process.kill)
         wait_for(lambda: " at http://" in log.read_text(), process)
         address = log.read_text().split(" at ")[1].split("/v1")[0]
         host, port = address.removeprefix("http://").split(":")
 
-        def idle(sent: bytes) -> None:
+        def idle(data: bytes) -> None:
             connection = open_ones.enter_context(socket.create_connection((host, int(port)), timeout=20))
-            connection.sendall(sent)
+            connection.sendall(data)
 
-        for sent in (b"", b"POST /v1/chat/completions HTT"):
+        for data in (b"", b"POST /v1/chat/completions HTT"):
             for _ in range(130):
-                idle(sent)
+                idle(data)
         with ThreadPoolExecutor(50) as clients:
             replies = list(clients.map(lambda number: ask(address, number), range(40)))
         for _ in range(130):
@@ -418,10 +418,10 @@ def test_the_keys_take_turns_at_the_engine(serving: Any, facts: Any, keys: Keys)
         other = chat(OTHER, "other", clients)
         wait_for(lambda: measured(client, "requests_in_flight") > 31)
         go.set()
-        assert {it.result().status_code for it in (*busy, other)} == {200}
+        assert {future.result().status_code for future in (*busy, other)} == {200}
     assert engine.busiest == 1
     before = engine.prompts[: engine.prompts.index("other")]
-    assert sum(it.startswith("busy") for it in before) < 5
+    assert sum(prompt.startswith("busy") for prompt in before) < 5
 
 
 def running(served: Any) -> int:
@@ -433,9 +433,9 @@ def running(served: Any) -> int:
 def measured(client: httpx2.Client, name: str) -> float:
     """What one of the server's gauges says."""
     text = client.get("/metrics", headers=bearer(THIRD)).text
-    found = re.search(rf"^memagent_{name} (\S+)$", text, re.MULTILINE)
-    assert found
-    return float(found[1])
+    match = re.search(rf"^memagent_{name} (\S+)$", text, re.MULTILINE)
+    assert match
+    return float(match[1])
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -464,9 +464,9 @@ def test_parameters_that_keep_the_engine_busy_are_refused(serve: Any, serving: A
     engine = EngineSettings(base_url=server.base_url, model="test-model", retries=0)
     harmless = {"n_probs": 5, "ignore_eos": False, "response_format": deep(10), "top_k": 3}
     with serving(engine).client() as client:
-        for values, said in BUSY:
+        for values, message in BUSY:
             reply = client.post(URL, json=HELLO | values)
-            assert (reply.status_code, said in reply.json()["error"]["message"]) == (400, True), said
+            assert (reply.status_code, message in reply.json()["error"]["message"]) == (400, True), message
         assert not server.asked
         assert client.post(URL, json=HELLO | harmless).status_code == 200
     assert server.asked == [HELLO | harmless | {"model": "test-model"}]

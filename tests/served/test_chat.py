@@ -45,10 +45,10 @@ WORDS = "one two three"
 
 def events(lines: Iterator[str]) -> list[Any]:
     """The data of a stream of events, which has nothing but data."""
-    found = [line for line in lines if line]
-    assert all(line.startswith("data: ") for line in found)
-    assert found[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in found[:-1]]
+    data_lines = [line for line in lines if line]
+    assert all(line.startswith("data: ") for line in data_lines)
+    assert data_lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in data_lines[:-1]]
 
 
 def endpoint(server: Server, **values: Any) -> EngineSettings:
@@ -115,22 +115,22 @@ def test_events_are_cut_at_their_ends_wherever_the_pieces_are_cut() -> None:
             for start in range(0, len(whole), size):
                 yield whole[start : start + size]
 
-        return [it async for it in split_events(pieces())]
+        return [event async for event in split_events(pieces())]
 
     assert asyncio.run(cut(1)) == events
     for size in range(2, 40):
-        found = asyncio.run(cut(size))
+        parts = asyncio.run(cut(size))
         ends = [sum(map(len, events[: number + 1])) for number in range(len(events))]
-        assert b"".join(found) == b"".join(events)
-        assert {sum(map(len, found[: number + 1])) for number in range(len(found))} <= set(ends)
+        assert b"".join(parts) == b"".join(events)
+        assert {sum(map(len, parts[: number + 1])) for number in range(len(parts))} <= set(ends)
 
 
 def test_a_stream_without_events_is_not_held_without_end() -> None:
-    sent = 0
+    number = 0
 
     async def pieces() -> AsyncGenerator[bytes, None]:
-        nonlocal sent
-        for sent in range(100):  # noqa: B007
+        nonlocal number
+        for number in range(100):  # noqa: B007
             yield b"x" * 2**20
 
     async def take() -> None:
@@ -139,7 +139,7 @@ def test_a_stream_without_events_is_not_held_without_end() -> None:
 
     with pytest.raises(TransientError, match="an event of the reply is longer than"):
         asyncio.run(take())
-    assert sent < 99
+    assert number < 99
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -150,8 +150,8 @@ def test_a_refusal_by_the_endpoint_comes_back_in_its_words(stream: bool, serve: 
     with serving(endpoint(server)).client() as client:
         reply = client.post(URL, json=body)
     assert reply.status_code == 422
-    said = {"message": "no such tool", "type": "invalid_request_error", "param": "tools", "code": "bad_tool"}
-    assert reply.json()["error"] == said
+    error = {"message": "no such tool", "type": "invalid_request_error", "param": "tools", "code": "bad_tool"}
+    assert reply.json()["error"] == error
     assert reply.headers["retry-after"] == "7"
 
 
@@ -190,10 +190,10 @@ def test_a_reply_that_is_not_a_completion_is_not_forwarded_as_one(serve: Any, se
         return Fault(200, {"Content-Type": kind}, text)
 
     with serving(endpoint(serve(pages={URL: page}))).client() as client:
-        for (number, (_, _, said)), stream in product(enumerate(NO_COMPLETIONS), (False, True)):
+        for (number, (_, _, message)), stream in product(enumerate(NO_COMPLETIONS), (False, True)):
             reply = client.post(URL, json={**HELLO, "stream": stream, "seed": number})
             assert reply.status_code == 502
-            assert said in reply.json()["error"]["message"]
+            assert message in reply.json()["error"]["message"]
 
 
 def test_a_key_that_the_endpoint_refuses_is_not_the_clients_fault(serve: Any, serving: Any) -> None:
@@ -268,12 +268,12 @@ def test_the_official_client_gets_an_answer_from_200_000_tokens(stream: bool, se
     settings = ReadSettings(workflow="gated", chunk_tokens=20_000, memory_tokens=2000, answer_tokens=2000)
 
     def reply(messages: tuple[Message, ...]) -> str:
-        said = read_facts([{"role": it.role, "content": it.content} for it in messages])
-        return said if said == "UNCHANGED" or "<chunk>" not in messages[-1].content else f"MEMORY:\n{said}"
+        facts = read_facts([{"role": message.role, "content": message.content} for message in messages])
+        return facts if facts == "UNCHANGED" or "<chunk>" not in messages[-1].content else f"MEMORY:\n{facts}"
 
     served = serving(ScriptedEngine(reply, window_tokens=50_000), settings=settings)
     client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0)
-    turns: Any = [{"role": "user", "content": it} for it in (document, QUESTION)]
+    turns: Any = [{"role": "user", "content": text} for text in (document, QUESTION)]
     if stream:
         thoughts, answer, usage = "", "", None
         options: Any = {"include_usage": True}
@@ -314,13 +314,18 @@ def test_usage_tells_all_tokens_cached_ones_too(serving: Any, facts: Any) -> Non
 
 def test_problem_document_and_settings_can_be_said(serving: Any, facts: Any) -> None:
     engine = facts()
-    said = {"problem": "Which facts?", "document": facts_document(6), "chunk_tokens": 50, "workflow": "gated"}
+    options = {
+        "problem": "Which facts?",
+        "document": facts_document(6),
+        "chunk_tokens": 50,
+        "workflow": "gated",
+    }
     with serving(engine).client() as client:
-        reply = client.post(URL, json=chat("not this: FACT-99: x", memagent=said)).json()
+        reply = client.post(URL, json=chat("not this: FACT-99: x", memagent=options)).json()
     answer = reply["choices"][0]["message"]["content"]
     assert "FACT-1" in answer and "FACT-99" not in answer
-    prompts = [it[-1].content for it in engine.prompts]
-    assert all("Which facts?" in it and QUESTION not in it for it in prompts)
+    prompts = [messages[-1].content for messages in engine.prompts]
+    assert all("Which facts?" in prompt and QUESTION not in prompt for prompt in prompts)
     assert len(prompts) > 4
 
 
@@ -344,18 +349,18 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
         return "The captain is called Ahab. He has nine legs."
 
     text = "word " * 200 + "\n\nThe captain is called Ahab.\n\n" + "word " * 200
-    said = {"document": text, "cite": True}
-    body = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}], "memagent": said}
+    options = {"document": text, "cite": True}
+    body = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}], "memagent": options}
     with serving(ScriptedEngine(reply, window_tokens=2000)).client() as client:
-        found = client.post(URL, json=body).json()["choices"][0]["message"]
+        message = client.post(URL, json=body).json()["choices"][0]["message"]
         lines = client.post(URL, json=body | {"stream": True}).text.splitlines()
-    deltas = [it["choices"][0]["delta"] for it in events(iter(lines))]
-    told = {name: found[name] for name in ("annotations", "memagent")}
-    assert [it for it in deltas if "annotations" in it] == [told]
-    (annotation,) = told["annotations"]
-    citation = ChatCompletionMessage.model_validate(found).annotations[0].url_citation
+    deltas = [event["choices"][0]["delta"] for event in events(iter(lines))]
+    extra_fields = {name: message[name] for name in ("annotations", "memagent")}
+    assert [delta for delta in deltas if "annotations" in delta] == [extra_fields]
+    (annotation,) = extra_fields["annotations"]
+    citation = ChatCompletionMessage.model_validate(message).annotations[0].url_citation
     assert annotation == {"type": "url_citation", "url_citation": citation.model_dump()}
-    supported, unsupported = told["memagent"]["statements"]
+    supported, unsupported = extra_fields["memagent"]["statements"]
     cited = supported["source"]
     assert cited["excerpt"] == text[cited["start"] : cited["end"]] == "The captain is called Ahab."
     assert (citation.title, citation.url) == ("document", f"document#char={cited['start']},{cited['end']}")
@@ -371,14 +376,14 @@ def test_annotations_tell_where_the_answer_stands(serving: Any) -> None:
 def test_the_annotation_of_a_nearest_passage_says_that_it_is_one(serving: Any) -> None:
     answer, passage = "Ahab is the captain of the ship Pequod.", "The Pequod is the ship of captain Ahab."
     text = "word " * 200 + f"\n\n{passage}\n\n" + "word " * 200
-    said = {"document": text, "cite": True}
-    body = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}], "memagent": said}
+    options = {"document": text, "cite": True}
+    body = {"model": "memagent", "messages": [{"role": "user", "content": QUESTION}], "memagent": options}
     with serving(ScriptedEngine(lambda _: answer, window_tokens=2000)).client() as client:
-        found = client.post(URL, json=body).json()["choices"][0]["message"]
-    (statement,) = found["memagent"]["statements"]
+        message = client.post(URL, json=body).json()["choices"][0]["message"]
+    (statement,) = message["memagent"]["statements"]
     (nearest,) = statement["nearest"]
     assert statement["source"] is None and nearest["excerpt"] == passage
-    (annotation,) = ChatCompletionMessage.model_validate(found).annotations
+    (annotation,) = ChatCompletionMessage.model_validate(message).annotations
     assert annotation.url_citation.title == "document (nearest passage, other words)"
     assert annotation.url_citation.url == f"document#char={nearest['start']},{nearest['end']}"
 
@@ -398,9 +403,9 @@ def test_a_missing_answer_is_reported_beside_it(workflow: str, serving: Any) -> 
     assert reply["choices"][0]["finish_reason"] == "stop"
     usage = reply["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == usage["completion_tokens"] > 0
-    deltas = [it["choices"][0]["delta"] for it in events(iter(lines))]
-    assert [it["memagent"] for it in deltas if "memagent" in it] == [message["memagent"]]
-    assert "".join(it.get("content") or "" for it in deltas) == NOT_FOUND
+    deltas = [event["choices"][0]["delta"] for event in events(iter(lines))]
+    assert [delta["memagent"] for delta in deltas if "memagent" in delta] == [message["memagent"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == NOT_FOUND
     assert all("green" in prompt[-1].content for prompt in engine.prompts), "nobody answers from nothing"
 
 
@@ -413,36 +418,36 @@ def test_every_setting_but_the_servers_own_can_be_said() -> None:
 def test_screening_is_reported_beside_the_answer(serving: Any, facts: Any, tmp_path: Path) -> None:
     chunks = [f"On day {number} nothing was written in any of the books. " * 12 for number in range(8)]
     chunks[5] = "FACT-5: the zebra is striped. " * 6
-    said = {"problem": "What is the zebra?", "document": "\n\n".join(chunks), "screen": True}
+    options = {"problem": "What is the zebra?", "document": "\n\n".join(chunks), "screen": True}
     engine = facts()
     with serving(engine).client() as client:
-        whole = client.post(URL, json=chat("", memagent=said)).json()["choices"][0]["message"]
-        shown = len(engine.prompts)
-        streamed = client.post(URL, json=chat("", memagent=said, stream=True)).text
-        without = client.post(URL, json=chat("", memagent=said | {"screen": False})).json()
+        whole = client.post(URL, json=chat("", memagent=options)).json()["choices"][0]["message"]
+        calls = len(engine.prompts)
+        streamed = client.post(URL, json=chat("", memagent=options, stream=True)).text
+        without = client.post(URL, json=chat("", memagent=options | {"screen": False})).json()
     settings = ReadSettings(workflow="overwrite", chunk_tokens=120, memory_tokens=300, screen=True)
     with serving(facts(), settings=settings, folder=tmp_path / "other").client() as client:
-        del said["screen"]
-        by_server = client.post(URL, json=chat("", memagent=said)).json()["choices"][0]["message"]
-    told = whole["memagent"]
-    assert "FACT-5" in whole["content"] and told["passed_over"] > 0
-    assert shown == told["chunks"] - told["passed_over"] + 1, "the answer is a call too"
-    deltas = [it["choices"][0]["delta"] for it in events(iter(streamed.splitlines()))]
-    assert [it for it in deltas if "memagent" in it] == [{"memagent": told}]
-    assert any("passed over, " in it.get("reasoning_content", "") for it in deltas)
+        del options["screen"]
+        by_server = client.post(URL, json=chat("", memagent=options)).json()["choices"][0]["message"]
+    details = whole["memagent"]
+    assert "FACT-5" in whole["content"] and details["passed_over"] > 0
+    assert calls == details["chunks"] - details["passed_over"] + 1, "the answer is a call too"
+    deltas = [event["choices"][0]["delta"] for event in events(iter(streamed.splitlines()))]
+    assert [delta for delta in deltas if "memagent" in delta] == [{"memagent": details}]
+    assert any("passed over, " in delta.get("reasoning_content", "") for delta in deltas)
     assert without["choices"][0]["message"]["memagent"] == {
         "problem": "What is the zebra?",
         "found": True,
     }
-    assert by_server["memagent"] == told
+    assert by_server["memagent"] == details
 
 
 def test_files_are_read_by_id_and_by_data(serving: Any) -> None:
     with serving().client() as client:
-        sent = client.post("/v1/files", files={"file": ("a.txt", b"FACT-1: apple")}).json()
+        file = client.post("/v1/files", files={"file": ("a.txt", b"FACT-1: apple")}).json()
         page = "data:text/html;base64,PGI+RkFDVC0yOjwvYj4gPGk+YmVycnk8L2k+"
         parts = [
-            {"type": "file", "file": {"file_id": sent["id"]}},
+            {"type": "file", "file": {"file_id": file["id"]}},
             {"type": "file", "file": {"file_data": page, "filename": "../../b.html"}},
             {"type": "text", "text": QUESTION},
         ]
@@ -471,8 +476,8 @@ def test_a_data_url_is_read_with_and_without_base64(serving: Any) -> None:
             file = {"type": "file", "file": {"file_data": url, "filename": "a.txt"}}
             turns = [{"role": "user", "content": [file, {"type": "text", "text": QUESTION}]}]
             assert client.post(URL, json={"model": "memagent", "messages": turns}).status_code == 200
-            said = "It is so, FACT-1:apple" if "%20" in url else "FACT-1:apple"
-            assert f"\n{said}\n" in engine.prompts[-1][-1].content, url
+            text = "It is so, FACT-1:apple" if "%20" in url else "FACT-1:apple"
+            assert f"\n{text}\n" in engine.prompts[-1][-1].content, url
 
 
 def test_what_a_read_cannot_give_is_refused(serving: Any) -> None:
@@ -514,8 +519,8 @@ def test_an_answer_that_is_cut_at_stop_ended_there(
     with serving(engine).client() as client:
         reply = client.post(URL, json=chat(facts_document(6), memagent={}, stop=stop, stream=stream))
     if stream:
-        choices = [it["choices"][0] for it in events(reply.iter_lines())]
-        assert "".join(it["delta"].get("content", "") for it in choices) == text
+        choices = [event["choices"][0] for event in events(reply.iter_lines())]
+        assert "".join(choice["delta"].get("content", "") for choice in choices) == text
         assert choices[-1]["finish_reason"] == ended
     else:
         (choice,) = reply.json()["choices"]
@@ -524,28 +529,32 @@ def test_an_answer_that_is_cut_at_stop_ended_there(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_last_turn_of_the_assistant_is_the_beginning_of_the_answer(stream: bool, serving: Any) -> None:
-    begun = "The captain is called"
+    beginning = "The captain is called"
 
     def reply(messages: tuple[Message, ...]) -> str:
-        return f"{begun} Ahab. He limps."
+        return f"{beginning} Ahab. He limps."
 
     engine = ScriptedEngine(reply, window_tokens=2000)
     turns = [
-        {"role": "user", "content": "word " * 2000 + f"\n\n{begun} Ahab."},
+        {"role": "user", "content": "word " * 2000 + f"\n\n{beginning} Ahab."},
         {"role": "user", "content": "What is the captain called?"},
-        {"role": "assistant", "content": f"{begun} "},
+        {"role": "assistant", "content": f"{beginning} "},
     ]
     body = {"model": "memagent", "messages": turns, "stream": stream, "memagent": {"cite": True}}
     with serving(engine).client() as client:
-        sent = client.post(URL, json=body)
-    replies = events(iter(sent.text.splitlines())) if stream else [sent.json()]
-    told = [it["choices"][0]["delta" if stream else "message"] for it in replies]
-    assert "".join(it.get("content") or "" for it in told) == " Ahab. He limps."
-    (beside,) = [it["memagent"] for it in told if "memagent" in it]
-    assert beside["problem"].endswith(f"What is the captain called?\n\nThe answer begins: {begun}")
-    assert all(beside["problem"] in it[-1].content for it in engine.prompts), "it is asked for in this way"
-    assert [it["text"] for it in beside["statements"]] == [" Ahab.", "He limps."]
-    assert not any("Assistant:" in it[-1].content for it in engine.prompts), "it is no part of the document"
+        response = client.post(URL, json=body)
+    replies = events(iter(response.text.splitlines())) if stream else [response.json()]
+    messages = [completion["choices"][0]["delta" if stream else "message"] for completion in replies]
+    assert "".join(message.get("content") or "" for message in messages) == " Ahab. He limps."
+    (beside,) = [message["memagent"] for message in messages if "memagent" in message]
+    assert beside["problem"].endswith(f"What is the captain called?\n\nThe answer begins: {beginning}")
+    assert all(beside["problem"] in prompt[-1].content for prompt in engine.prompts), (
+        "it is asked for in this way"
+    )
+    assert [statement["text"] for statement in beside["statements"]] == [" Ahab.", "He limps."]
+    assert not any("Assistant:" in prompt[-1].content for prompt in engine.prompts), (
+        "it is no part of the document"
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -554,14 +563,14 @@ def test_a_client_is_asked_for_the_problem_and_gives_it(stream: bool, serving: A
     body = {"model": "memagent", "messages": turns, "stream": stream}
     with serving().client() as client:
         reply = client.post(URL, json=body)
-        given = client.post(URL, json=body | {"stream": False, "memagent": {"problem": QUESTION}})
+        with_problem = client.post(URL, json=body | {"stream": False, "memagent": {"problem": QUESTION}})
         named = client.post(
             URL, json=body | {"stream": False, "memagent": {"problem_at": "end", "problem_tokens": 6}}
         )
     error = reply.json()["error"]
     assert (reply.status_code, error["code"], error["param"]) == (400, "unclear_problem", "memagent.problem")
     assert '"problem"' in error["message"] and "FACT" not in error["message"]
-    assert "FACT-" in given.json()["choices"][0]["message"]["content"]
+    assert "FACT-" in with_problem.json()["choices"][0]["message"]["content"]
     assert named.json()["choices"][0]["message"]["memagent"]["problem"] == QUESTION
 
 
@@ -580,16 +589,16 @@ def test_a_long_beginning_of_the_answer_is_shown_by_its_end(serving: Any) -> Non
 
 def test_the_models_tell_a_window_for_long_chats(serving: Any) -> None:
     with serving(limits=Limits(context_tokens=123)).client() as client:
-        listed = client.get("/v1/models").json()["data"]
-        assert [client.get(f"/v1/models/{it['id']}").json() for it in listed] == listed
-    assert [(it["context_length"], it["max_model_len"]) for it in listed] == [(123, 123)] * 2
+        models = client.get("/v1/models").json()["data"]
+        assert [client.get(f"/v1/models/{model['id']}").json() for model in models] == models
+    assert [(model["context_length"], model["max_model_len"]) for model in models] == [(123, 123)] * 2
     assert Limits().context_tokens > 1_000_000
 
 
 def test_another_model_is_not_there(serving: Any) -> None:
     with serving().client() as client:
         reply = client.post(URL, json={"model": "gpt-9", "messages": [{"role": "user", "content": "Hi"}]})
-        names = [it["id"] for it in client.get("/v1/models").json()["data"]]
+        names = [model["id"] for model in client.get("/v1/models").json()["data"]]
     assert reply.status_code == 404
     assert "'scripted'" in reply.json()["error"]["message"]
     assert names == ["scripted", "memagent"]
@@ -652,8 +661,8 @@ def cut_off(serving: Any, behind: ScriptedEngine) -> Path:
         client.post(URL, json=LONG, timeout=1)
     wait_for(lambda: engine.cancelled == 1)
     served.close()
-    (kept,) = (served.store.folder / "reads").iterdir()
-    return Path(kept)
+    (folder,) = (served.store.folder / "reads").iterdir()
+    return Path(folder)
 
 
 def calls_of(served: Any, engine: ScriptedEngine) -> int:
@@ -671,15 +680,15 @@ def calls_of(served: Any, engine: ScriptedEngine) -> int:
 def test_an_interrupted_chat_is_continued_if_its_journal_can_be(
     damage: str, serving: Any, facts: Any
 ) -> None:
-    kept = cut_off(serving, facts(window_tokens=1200))
+    folder = cut_off(serving, facts(window_tokens=1200))
     if damage == "header":
-        journal = kept / "journal.jsonl"
+        journal = folder / "journal.jsonl"
         journal.write_bytes(journal.read_bytes().replace(b"header", b"hander", 1))
     engine = facts(window_tokens=1300 if damage == "window" else 1200)
     calls = calls_of(serving(engine, settings=SIZED), engine)
     whole = calls_of(serving(engine, settings=SIZED), engine)
     assert calls == (whole - 2 if damage == "nothing" else whole)
-    assert not kept.exists()
+    assert not folder.exists()
 
 
 def test_silence_is_filled_with_empty_chunks(serving: Any, facts: Any) -> None:
@@ -691,8 +700,8 @@ def test_silence_is_filled_with_empty_chunks(serving: Any, facts: Any) -> None:
         first = [json.loads(next(lines).removeprefix("data: ")) for _ in range(4)]
         engine.permits.release(100)
         list(lines)
-    assert [it["choices"][0]["delta"] for it in first[1:]] == [{}, {}, {}]
-    assert all(it["object"] == "chat.completion.chunk" for it in first)
+    assert [event["choices"][0]["delta"] for event in first[1:]] == [{}, {}, {}]
+    assert all(event["object"] == "chat.completion.chunk" for event in first)
 
 
 def test_a_failure_in_the_stream_is_reported_there(serving: Any, facts: Any) -> None:

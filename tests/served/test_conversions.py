@@ -19,7 +19,7 @@ SLOW = 8  # reads, which is more than the server has threads
 ROW = b'<row><c t="inlineStr"><is><t>FACT-%d: it is so.</t></is></c></row>'
 
 
-def sent(client: Any, content: bytes) -> str:
+def upload(client: Any, content: bytes) -> str:
     """The id of a workbook that is sent to the server."""
     file: str = client.post("/v1/files", files={"file": ("a.xlsx", content)}).json()["id"]
     return file
@@ -35,7 +35,9 @@ def states(client: Any, reads: list[str]) -> set[str]:
 def test_no_read_waits_for_the_conversions_of_others(serving: Any, facts: Any) -> None:
     workbook = sheet(ROW % 1 * 1_000_000)
     with serving(facts(calls=SLOW + 1)).client() as client:
-        slow = [start(client, files=[sent(client, workbook + b"%d" % n)], document=None) for n in range(SLOW)]
+        slow = [
+            start(client, files=[upload(client, workbook + b"%d" % n)], document=None) for n in range(SLOW)
+        ]
         wait_for(lambda: states(client, slow) == {"running"} and find_converters(os.getpid()))
         assert events(client, start(client))[-1][1] == {"state": "done"}
         turns = [{"role": "user", "content": text} for text in (facts_document(12), QUESTION)]
@@ -47,7 +49,7 @@ def test_no_read_waits_for_the_conversions_of_others(serving: Any, facts: Any) -
 
         for read in reversed(slow):  # those that wait, and then those that are converted
             assert client.post(f"/v1/reads/{read}/cancel").json()["state"] == "cancelled"
-        small = start(client, files=[sent(client, sheet(ROW % 7))], document=None)
+        small = start(client, files=[upload(client, sheet(ROW % 7))], document=None)
         assert events(client, small)[-1][1] == {"state": "done"}
         assert "FACT-7" in client.get(f"/v1/reads/{small}/result").json()["answer"]
         wait_for(lambda: not find_converters(os.getpid()))
@@ -57,7 +59,7 @@ def test_no_read_waits_for_the_conversions_of_others(serving: Any, facts: Any) -
 @office
 def test_a_text_is_not_converted_once_its_client_has_left(serving: Any) -> None:
     with serving().client() as client:
-        file = sent(client, sheet(ROW % 1 * 1_000_000))
+        file = upload(client, sheet(ROW % 1 * 1_000_000))
         read = start(client, files=[file], document=None)
         assert client.post(f"/v1/reads/{read}/cancel").json()["state"] == "cancelled"
         wait_for(lambda: not find_converters(os.getpid()))

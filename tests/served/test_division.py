@@ -31,8 +31,8 @@ def test_the_last_user_turn_is_the_problem_and_earlier_turns_are_the_document() 
 
 
 def test_a_short_system_message_stands_before_the_problem_a_long_one_is_read() -> None:
-    said = turn("system", "Answer in French."), turn("system", "Be brief."), turn("user", "Who?")
-    assert division(*said) == Division("Answer in French.\n\nBe brief.\n\nWho?")
+    turns = turn("system", "Answer in French."), turn("system", "Be brief."), turn("user", "Who?")
+    assert division(*turns) == Division("Answer in French.\n\nBe brief.\n\nWho?")
     read = division(turn("system", LONG), turn("user", "Who?"))
     assert read == Division("Who?", (("conversation", f"System: {LONG}"),))
 
@@ -64,16 +64,16 @@ def test_a_million_characters_without_a_space_are_cut() -> None:
 
 
 def test_tool_results_behind_the_question_are_the_document() -> None:
-    found = division(turn("user", "Who?"), turn("assistant", "I look."), turn("tool", LONG))
-    assert found == Division("Who?", (("conversation", f"Assistant: I look.\n\nTool: {LONG}"),))
+    result = division(turn("user", "Who?"), turn("assistant", "I look."), turn("tool", LONG))
+    assert result == Division("Who?", (("conversation", f"Assistant: I look.\n\nTool: {LONG}"),))
 
 
 def test_the_calls_of_tools_are_read_with_their_results() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"key": "4711"}'}}
     other = {"id": "2", "type": "custom", "custom": {"name": "x", "input": "y"}}
     asks = Turn.model_validate({"role": "assistant", "content": None, "tool_calls": [call, other]})
-    found = division(turn("user", "Who?"), asks, turn("tool", LONG))
-    assert found == Division(
+    result = division(turn("user", "Who?"), asks, turn("tool", LONG))
+    assert result == Division(
         "Who?", (("conversation", f'Assistant: search({{"key": "4711"}})\n\nTool: {LONG}'),)
     )
 

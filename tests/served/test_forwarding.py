@@ -20,7 +20,7 @@ def test_a_model_in_this_process_gets_what_fits_unchanged(serving: Any) -> None:
     engine = EngineSettings(model=str(MODEL), window_tokens=512, threads=1, retries=0)
     served = serving(engine, settings=BUDGETS)
     client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0, timeout=120)
-    (name, _) = [it.id for it in client.models.list()]
+    (name, _) = [model.id for model in client.models.list()]
 
     def ask(**values: Any) -> Any:
         return client.chat.completions.create(**{"model": "memagent", "messages": HELLO, **values})
@@ -29,8 +29,8 @@ def test_a_model_in_this_process_gets_what_fits_unchanged(serving: Any) -> None:
     assert whole.model == name  # its own reply, in its own words
     assert whole.usage.completion_tokens <= 3 and whole.choices[0].message.content
     chunks = list(ask(temperature=0, max_tokens=3, stream=True, stream_options={"include_usage": True}))
-    said = "".join(it.choices[0].delta.content or "" for it in chunks if it.choices)
-    assert said == whole.choices[0].message.content
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
     # What no read can give, and `Engine.complete` does not know.

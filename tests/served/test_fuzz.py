@@ -24,18 +24,18 @@ KEY = "a-key-of-more-than-sixteen"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [None, KEY])
+@pytest.mark.parametrize("key", [None, KEY])
 def test_no_request_meets_a_defect_or_an_undocumented_status(
-    serving: Any, tmp_path: Path, given: str | None
+    serving: Any, tmp_path: Path, key: str | None
 ) -> None:
     """Without keys, and where a key is wanted and sent."""
     (tmp_path / "keys").write_text(KEY)
     engine = ScriptedEngine(lambda messages: "a memory", window_tokens=3000)
-    keys = read_keys(tmp_path / "keys" if given else None)
+    keys = read_keys(tmp_path / "keys" if key else None)
     served = serving(engine, settings=ReadSettings(workflow="overwrite"), keys=keys)
-    headers = {"Authorization": f"Bearer {given}"} if given else {}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     schema = schemathesis.openapi.from_url(f"{served.address}/openapi.json", headers=headers)
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) > 14
     for operation in operations:
         for mode in GenerationMode:

@@ -28,11 +28,11 @@ def keys(tmp_path: Path) -> Keys:
     return read_keys(tmp_path / "keys")
 
 
-def raw(served: Any, sent: bytes) -> bytes:
+def raw(served: Any, data: bytes) -> bytes:
     """What comes back for bytes."""
     host, port = served.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(sent)
+        connection.sendall(data)
         received = b""
         while piece := connection.recv(65536):
             received += piece
@@ -80,10 +80,10 @@ def test_web_pages_of_other_places_are_let_in_if_they_are_named(
             keys=known, limits=Limits(origins=("http://localhost:3000",)), folder=tmp_path / name
         )
         with served.client(headers={"Authorization": f"Bearer {KEY}"}) as client:
-            asked = client.options(URL, headers={**friend, **preflight, "Authorization": ""})
-            assert asked.status_code == 200
-            assert asked.headers["access-control-allow-origin"] == "http://localhost:3000"
-            assert "authorization" in asked.headers["access-control-allow-headers"].lower()
+            response = client.options(URL, headers={**friend, **preflight, "Authorization": ""})
+            assert response.status_code == 200
+            assert response.headers["access-control-allow-origin"] == "http://localhost:3000"
+            assert "authorization" in response.headers["access-control-allow-headers"].lower()
             reply = client.post(URL, json=CHAT, headers=friend)
             assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (
                 200,
@@ -166,8 +166,8 @@ def test_a_list_with_much_that_is_wrong_is_refused_for_the_first(path: str, body
     with serving().client() as client:
         reply = client.post(path, content=content, headers={"Content-Type": "application/json"})
     assert reply.status_code == 400
-    said = reply.json()["error"]["message"]
-    assert ".0" in said and ".1" not in said
+    message = reply.json()["error"]["message"]
+    assert ".0" in message and ".1" not in message
 
 
 def test_requests_that_are_not_http_are_refused(serving: Any) -> None:
@@ -182,7 +182,7 @@ def test_requests_of_one_key_are_bounded(serving: Any, keys: Keys) -> None:
     for connection in waiting:
         connection.sendall(head.encode())
     with served.client() as client:
-        mine, others = ({"Authorization": f"Bearer {it}"} for it in (KEY, "another-key-9876543210"))
+        mine, others = ({"Authorization": f"Bearer {key}"} for key in (KEY, "another-key-9876543210"))
         wait_for(lambda: client.get("/v1/models", headers=mine).status_code == 429)
         assert client.get("/v1/models", headers=mine).headers["retry-after"] == "1"
         assert client.get("/v1/models", headers=others).status_code == 200
@@ -210,20 +210,22 @@ def test_logs_have_no_document_and_no_key(serving: Any, keys: Keys, caplog: pyte
         with client.stream("GET", f"/v1/reads/{read.json()['id']}/events") as reply:
             reply.read()
         counted = client.get("/metrics").text
-    said = "\n".join(str(it.getMessage()) for it in caplog.records if not it.name.startswith("httpc"))
-    said = "\n".join(line for line in said.splitlines() if not line.startswith("HTTP Request: "))
-    assert "a defect in memagent: RuntimeError" in said
+    log = "\n".join(
+        str(record.getMessage()) for record in caplog.records if not record.name.startswith("httpc")
+    )
+    log = "\n".join(line for line in log.splitlines() if not line.startswith("HTTP Request: "))
+    assert "a defect in memagent: RuntimeError" in log
     for secret in ("private", KEY, "wrong-secret"):
-        assert secret not in said
+        assert secret not in log
         assert secret not in counted
 
 
 def test_keys_that_are_no_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    for text, said in (("", "has no key"), ("# none\n", "has no key"), ("short", "16 characters"),
-                       ("a key with many spaces", "16 characters")):  # fmt: skip
+    for text, message in (("", "has no key"), ("# none\n", "has no key"), ("short", "16 characters"),
+                          ("a key with many spaces", "16 characters")):  # fmt: skip
         file.write_text(text)
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=message):
             read_keys(file)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_keys(tmp_path / "none")

@@ -142,10 +142,10 @@ def test_a_read_whose_client_left_before_it_listened_can_be_begun_to_last(facts:
     async def run() -> None:
         engine = facts()
         async with jobs_of(engine, tmp_path) as jobs:
-            left = await begin(jobs)
+            first = await begin(jobs)
             job = await begin(jobs, attended=False)
             assert (await listen(jobs, job))[-1].data == {"state": "done"}
-            assert (job.id, len(engine.prompts)) == (left.id, CALLS)
+            assert (job.id, len(engine.prompts)) == (first.id, CALLS)
 
     finish(run())
 
@@ -159,12 +159,12 @@ def test_a_listener_that_does_not_keep_up_is_dropped_and_can_come_back(
         async with jobs_of(facts(), tmp_path) as jobs:
             job = await begin(jobs)
             async with aclosing(jobs.events(job)) as events:
-                seen = [await anext(events)]
+                received_events = [await anext(events)]
                 while (now := jobs.store.read("owner", job.id)) and now.state != "done":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-                seen += [event async for event in events]
-            assert [it.name for it in seen] == ["conversation", "progress", "conversation"]
-            rest = [it.number for it in await listen(jobs, job)]
+                received_events += [event async for event in events]
+            assert [event.name for event in received_events] == ["conversation", "progress", "conversation"]
+            rest = [event.number for event in await listen(jobs, job)]
             assert rest == [*range(1, CALLS + 1), None]
 
     finish(run())
@@ -188,8 +188,8 @@ def test_only_lasting_reads_continue_by_themselves_after_a_restart(facts: Any, t
         async with jobs_of(facts(), killed) as jobs:
             job = jobs.store.read("owner", lasting)
             assert job and (await listen(jobs, job))[-1].data == {"state": "done"}
-            left = jobs.store.read("owner", attended)
-            assert left and left.state == "cancelled"
+            attended_job = jobs.store.read("owner", attended)
+            assert attended_job and attended_job.state == "cancelled"
 
     finish(restart(*asyncio.run(begin_both())))
 
@@ -204,7 +204,7 @@ def test_an_attended_read_whose_client_leaves_while_it_is_stored_is_cancelled(
             await leave(beginning)
 
             def states() -> list[str]:
-                names = [it.name for it in (tmp_path / "reads").iterdir()]
+                names = [path.name for path in (tmp_path / "reads").iterdir()]
                 return [job.state for name in names if (job := jobs.store.read("owner", name))]
 
             while states() != ["cancelled"]:  # noqa: ASYNC110
@@ -220,14 +220,14 @@ def test_an_interrupted_read_is_kept_for_a_week(tmp_path: Path) -> None:
         def add(key: str, attended: bool = True) -> Job:
             return store.begin_read("owner", key, REQUEST, [("text", "some text")], attended)
 
-        left, lasting, done, running = add("left"), add("lasting", False), add("done"), add("running")
-        for job in (left, lasting):
+        abandoned, lasting, done, running = add("left"), add("lasting", False), add("done"), add("running")
+        for job in (abandoned, lasting):
             store.end(job.id, "cancelled")
         store.end(done.id, "done")
-        assert add("left").id == left.id
-        store.end(left.id, "cancelled")
+        assert add("left").id == abandoned.id
+        store.end(abandoned.id, "cancelled")
         store.max_age_seconds = -1.0
         add("next")
-        kept = [it.id for it in (left, lasting, done, running) if store.read("owner", it.id)]
-    assert left.id not in kept and not (tmp_path / "reads" / left.id).exists()
-    assert kept[:3] == [lasting.id, done.id, running.id]
+        kept_ids = [job.id for job in (abandoned, lasting, done, running) if store.read("owner", job.id)]
+    assert abandoned.id not in kept_ids and not (tmp_path / "reads" / abandoned.id).exists()
+    assert kept_ids[:3] == [lasting.id, done.id, running.id]

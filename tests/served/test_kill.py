@@ -34,15 +34,15 @@ def start(engine: Server, data: Path) -> tuple[subprocess.Popen[str], str]:
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr
-    said = process.stderr.readline()
-    assert "serving test-model at " in said, said + process.stderr.read()
-    return process, said.split(" at ")[1].split("/v1")[0]
+    line = process.stderr.readline()
+    assert "serving test-model at " in line, line + process.stderr.read()
+    return process, line.split(" at ")[1].split("/v1")[0]
 
 
 def reads(address: str) -> list[dict[str, Any]]:
     """All reads, as the server lists them."""
-    found: list[dict[str, Any]] = httpx2.get(f"{address}/v1/reads?limit=1000", timeout=60).json()["data"]
-    return found
+    listing: list[dict[str, Any]] = httpx2.get(f"{address}/v1/reads?limit=1000", timeout=60).json()["data"]
+    return listing
 
 
 @pytest.mark.parametrize(("count", "kills"), [(6, 1), pytest.param(50, KILLS, marks=pytest.mark.slow)])
@@ -66,17 +66,17 @@ def test_reads_survive_kills(count: int, kills: int, serve: Callable[..., Server
         assert engine.paid_twice <= before
         before += CALLS  # those in flight may be paid for again
         process, address = start(engine, data)
-    wait_for(lambda: all(it["state"] == "done" for it in reads(address)), process, PATIENCE_SECONDS)
+    wait_for(lambda: all(read["state"] == "done" for read in reads(address)), process, PATIENCE_SECONDS)
     assert len(reads(address)) == count
     assert engine.paid_twice <= before
     with httpx2.Client(base_url=address, timeout=60) as client:
         for number, read in enumerate(reversed(reads(address))):
             result = client.get(f"/v1/reads/{read['id']}/result").json()
             text = facts_document(50, seed=number, words=8)
-            facts = [it for it in text.replace(".", "").split() if it.startswith("FACT")]
+            facts = [word for word in text.replace(".", "").split() if word.startswith("FACT")]
             assert all(fact in result["answer"] for fact in facts)
             assert result["calls"] > 4
     process.send_signal(signal.SIGTERM)  # a clean end
-    _, said = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 0, said
-    assert said == ""
+    _, stderr = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, stderr
+    assert stderr == ""

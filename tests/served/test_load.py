@@ -23,7 +23,7 @@ def test_many_streams_at_once(chats: int, serving: Any, facts: Any) -> None:
     served = serving(FunctionEngine(pause, facts(), calls=chats))
     answers = asyncio.run(_ask_all(int(served.address.rpartition(":")[2]), chats))
     for number, (answer, alive) in enumerate(answers):
-        assert all(f"FACT-{it}:" in answer for it in range(PARAGRAPHS) if it % 3), number
+        assert all(f"FACT-{paragraph}:" in answer for paragraph in range(PARAGRAPHS) if paragraph % 3), number
         assert alive == b"HTTP/1.1 200 OK"
     assert not list((served.store.folder / "reads").iterdir())
 
@@ -47,8 +47,8 @@ async def _ask(port: int, number: int) -> tuple[str, bytes]:
     lines = (await reader.read()).decode().splitlines()
     writer.close()
     assert "data: [DONE]" in lines
-    chunks = [json.loads(it[6:]) for it in lines if it.startswith("data: {")]
-    return "".join(it["choices"][0]["delta"].get("content") or "" for it in chunks), first.strip()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks), first.strip()
 
 
 def test_collections_of_garbage_are_rare_while_it_serves(serving: Any) -> None:

@@ -77,16 +77,16 @@ async def client_of(home: Path, engine: Engine, **limits: Any) -> AsyncIterator[
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:
     """What a tool returns."""
-    found = await client.call_tool(tool, arguments)
-    assert not found.is_error, found.content
-    return found.structured_content
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content
 
 
 async def refusal(client: Client, tool: str, **arguments: Any) -> str:
     """What a tool says that fails."""
-    found = await client.call_tool(tool, arguments)
-    assert found.is_error
-    return str(found.content[0].text)
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return str(result.content[0].text)
 
 
 async def ended(client: Client, id: str) -> Any:
@@ -105,27 +105,31 @@ def test_asking_reports_progress_and_tells_sources(home: Path) -> None:
 
     async def run() -> None:
         def reply(messages: tuple[Message, ...]) -> str:
-            told = read_facts([{"role": it.role, "content": it.content} for it in messages])
-            return told.replace("; ", "\n")
+            facts = read_facts([{"role": message.role, "content": message.content} for message in messages])
+            return facts.replace("; ", "\n")
 
         async with client_of(home, ScriptedEngine(reply, window_tokens=2000)) as client:
             tools = (await client.list_tools()).tools
-            assert {it.name for it in tools} == TOOLS
-            described = [it.description or "" for it in tools]
-            assert not [it for it in described if it != it.strip() or "\n  " in it]
-            found = await client.call_tool(
+            assert {tool.name for tool in tools} == TOOLS
+            described = [tool.description or "" for tool in tools]
+            assert not [
+                description
+                for description in described
+                if description != description.strip() or "\n  " in description
+            ]
+            result = await client.call_tool(
                 "ask", {"question": "Which facts?", "paths": ["facts.txt"]}, progress_callback=hear
             )
-            told = found.structured_content
-            assert told and told["answer"].startswith("FACT-1: ") and told["left_out"] == []
-            assert [Path(it).name for it in told["files"]] == ["facts.txt"]
+            content = result.structured_content
+            assert content and content["answer"].startswith("FACT-1: ") and content["left_out"] == []
+            assert [Path(file).name for file in content["files"]] == ["facts.txt"]
             text = (home / "open" / "facts.txt").read_text()
-            places = [it["source"] for it in told["statements"] if it["source"]]
-            assert places
-            for place in places:
-                assert text[place["start"] : place["end"]] == place["excerpt"]
-            answer = json.loads(found.content[0].text)["answer"]  # for clients without structured results
-            assert answer == told["answer"]
+            sources = [statement["source"] for statement in content["statements"] if statement["source"]]
+            assert sources
+            for source in sources:
+                assert text[source["start"] : source["end"]] == source["excerpt"]
+            answer = json.loads(result.content[0].text)["answer"]  # for clients without structured results
+            assert answer == content["answer"]
 
     finish(run())
     values = [progress for progress, _, _ in heard]
@@ -140,15 +144,15 @@ def test_a_read_resumes_by_itself_and_is_not_paid_for_twice(
     async def first() -> tuple[str, int]:
         engine = HeldEngine(facts(), free=3)
         async with client_of(home, engine) as client:
-            begun = await call(client, "start_read", **question)
+            read = await call(client, "start_read", **question)
             await engine.held.wait()
-            now = await call(client, "read_status", id=begun["id"])
+            now = await call(client, "read_status", id=read["id"])
             assert (now["state"], now["chunks"] > 2, "FACT" in now["memory"]) == ("running", True, True)
-            assert "is running" in await refusal(client, "read_result", id=begun["id"])
-            assert (await call(client, "start_read", **question))["id"] == begun["id"]
-            cancelled = await call(client, "cancel_read", id=begun["id"])
+            assert "is running" in await refusal(client, "read_result", id=read["id"])
+            assert (await call(client, "start_read", **question))["id"] == read["id"]
+            cancelled = await call(client, "cancel_read", id=read["id"])
             assert cancelled["state"] == "cancelled"
-            return begun["id"], engine.paid
+            return read["id"], engine.paid
 
     async def second(id: str) -> int:
         """After a restart: it continues, and the next one who asks has the answer."""
@@ -156,12 +160,12 @@ def test_a_read_resumes_by_itself_and_is_not_paid_for_twice(
         async with client_of(home, engine) as client:
             assert (await call(client, "start_read", **question))["id"] == id
             assert (await ended(client, id))["state"] == "done"
-            told = await call(client, "read_result", id=id)
-            paid = engine.paid
-            assert await call(client, "ask", **question) == told
-            assert engine.paid == paid
+            result = await call(client, "read_result", id=id)
+            calls = engine.paid
+            assert await call(client, "ask", **question) == result
+            assert engine.paid == calls
             assert (await call(client, "start_read", question="How many?", paths=["facts.txt"]))["id"] != id
-            return paid
+            return calls
 
     async def whole() -> int:
         engine = HeldEngine(facts())
@@ -169,10 +173,10 @@ def test_a_read_resumes_by_itself_and_is_not_paid_for_twice(
             await call(client, "ask", **question)
         return engine.paid
 
-    begun, paid = finish(first())
+    read_id, first_calls = finish(first())
     (home / "whole").mkdir()
     (home / "whole" / "open").symlink_to(home / "open")
-    assert paid + finish(second(begun)) == finish(whole())
+    assert first_calls + finish(second(read_id)) == finish(whole())
 
 
 def test_the_oldest_read_is_found_before_it_makes_room_for_others(
@@ -181,13 +185,15 @@ def test_the_oldest_read_is_found_before_it_makes_room_for_others(
     async def run() -> None:
         engine = facts()
         async with client_of(home, engine, max_reads=2) as client:
-            told = [await call(client, "ask", question=f"Which? {n}", paths=["short.txt"]) for n in range(3)]
-            paid = len(engine.prompts)
-            assert await call(client, "ask", question="Which? 0", paths=["short.txt"]) == told[0]
-            assert len(engine.prompts) == paid
+            results = [
+                await call(client, "ask", question=f"Which? {n}", paths=["short.txt"]) for n in range(3)
+            ]
+            prompt_count = len(engine.prompts)
+            assert await call(client, "ask", question="Which? 0", paths=["short.txt"]) == results[0]
+            assert len(engine.prompts) == prompt_count
             await call(client, "ask", question="Which? 3", paths=["short.txt"])
-            assert "there is no read" in await refusal(client, "read_result", id=told[0]["id"])
-            assert await call(client, "read_result", id=told[1]["id"]) == told[1]
+            assert "there is no read" in await refusal(client, "read_result", id=results[0]["id"])
+            assert await call(client, "read_result", id=results[1]["id"]) == results[1]
 
     finish(run())
 
@@ -195,12 +201,12 @@ def test_the_oldest_read_is_found_before_it_makes_room_for_others(
 def test_an_empty_memory_is_reported(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
     async def run() -> None:
         async with client_of(home, ScriptedEngine(lambda messages: "(empty)", window_tokens=2000)) as client:
-            told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
-            assert (told["found"], told["answer"], told["statements"]) == (False, NOT_FOUND, [])
+            result = await call(client, "ask", question="Which facts?", paths=["short.txt"])
+            assert (result["found"], result["answer"], result["statements"]) == (False, NOT_FOUND, [])
             await call(client, "notes_new", name="diary", about="all facts")
             added = await call(client, "notes_add", name="diary", paths=["short.txt"])
             assert (added["versions"], added["known"]) == ([], [])
-            assert [Path(it).name for it in added["unnoted"]] == ["short.txt"]
+            assert [Path(path).name for path in added["unnoted"]] == ["short.txt"]
         async with client_of(home, facts()) as client:
             assert (await call(client, "ask", question="Which are they?", paths=["short.txt"]))["found"]
             added = await call(client, "notes_add", name="diary", paths=["short.txt"])
@@ -240,11 +246,11 @@ def test_an_answer_that_was_counted_has_its_table(home: Path) -> None:
             whole = (home / "open" / "letters.md").read_text()
             assert whole[source["start"] : source["end"]] == source["excerpt"] == "Ann got 7 EUR."
             assert table["coverage"]["refused"] > 0 and counted["statements"] == []
-            begun = await call(client, "start_read", **question)
-            assert await call(client, "read_result", id=begun["id"]) == counted, "and nothing is read again"
+            read = await call(client, "start_read", **question)
+            assert await call(client, "read_result", id=read["id"]) == counted, "and nothing is read again"
             assert "nonsense" in await refusal(client, "ask", **question | {"workflow": "nonsense"})
-            told = await call(client, "ask", **question | {"workflow": "full"})
-            assert told["table"] is None
+            result = await call(client, "ask", **question | {"workflow": "full"})
+            assert result["table"] is None
 
     finish(run())
 
@@ -259,9 +265,9 @@ def test_a_read_whose_file_changes_fails_and_continues_once_it_is_the_same_again
     async def first() -> tuple[str, int]:
         engine = HeldEngine(facts(), free=2)
         async with client_of(home, engine) as client:
-            begun = await call(client, "start_read", **question)
+            read = await call(client, "start_read", **question)
             await engine.held.wait()
-            return str(begun["id"]), engine.paid
+            return str(read["id"]), engine.paid
 
     async def second(id: str) -> int:
         engine = HeldEngine(facts())
@@ -271,16 +277,16 @@ def test_a_read_whose_file_changes_fails_and_continues_once_it_is_the_same_again
             assert "the files have changed since the question was asked" in failed["error"]
             file.unlink()
             file.write_text(before)
-            told = await call(client, "ask", **question)
-            assert told["id"] == id and told["answer"].startswith("FACT-1: ")
-            assert "changed" not in told["answer"]
-            assert paid + engine.paid == told["chunks"] + 1
+            result = await call(client, "ask", **question)
+            assert result["id"] == id and result["answer"].startswith("FACT-1: ")
+            assert "changed" not in result["answer"]
+            assert first_calls + engine.paid == result["chunks"] + 1
         return engine.paid
 
-    begun, paid = finish(first())
+    read_id, first_calls = finish(first())
     with file.open("r+") as changing:
         changing.write(before.replace(": ", ": changed "))
-    finish(second(begun))
+    finish(second(read_id))
 
 
 def test_a_waiting_client_hears_that_work_continues(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
@@ -302,8 +308,8 @@ def test_a_waiting_client_hears_that_work_continues(home: Path, facts: Callable[
                 heard.clear()
                 engine.go.clear()
                 engine.free = engine.paid + 2
-                found = await client.call_tool(tool, arguments, progress_callback=hear)
-                assert not found.is_error
+                result = await client.call_tool(tool, arguments, progress_callback=hear)
+                assert not result.is_error
                 assert len(heard) >= 6 and heard == sorted(set(heard)), "each is more than the one before"
 
     finish(run())
@@ -322,14 +328,14 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             engine.free = 10**6
-            told = await call(client, "ask", **question)
-            assert told["answer"].startswith("FACT-1") and engine.paid == told["chunks"] + 1
+            result = await call(client, "ask", **question)
+            assert result["answer"].startswith("FACT-1") and engine.paid == result["chunks"] + 1
 
     finish(run())
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("../secret.txt", "is refused"),
         ("open/../../secret.txt", "is refused"),
@@ -351,16 +357,16 @@ def test_an_ask_that_is_cut_off_ends_its_read_and_is_continued(
     ],
 )
 def test_only_what_is_in_the_open_folders_is_read(
-    home: Path, facts: Callable[..., ScriptedEngine], path: str, said: str
+    home: Path, facts: Callable[..., ScriptedEngine], path: str, message: str
 ) -> None:
     async def run() -> None:
         engine = facts()
         async with client_of(home, engine) as client:
             paths = [path.format(home=home)]
             for tool in ("ask", "start_read"):
-                assert said in await refusal(client, tool, question="Which?", paths=paths)
+                assert message in await refusal(client, tool, question="Which?", paths=paths)
             await call(client, "notes_new", name="diary", about="facts")
-            assert said in await refusal(client, "notes_add", name="diary", paths=paths)
+            assert message in await refusal(client, "notes_add", name="diary", paths=paths)
         assert not engine.prompts
 
     finish(run())
@@ -369,7 +375,7 @@ def test_only_what_is_in_the_open_folders_is_read(
 def test_impossible_requests_are_refused_in_words(home: Path, facts: Callable[..., ScriptedEngine]) -> None:
     async def run() -> None:
         async with client_of(home, facts()) as client:
-            for tool, arguments, said in (
+            for tool, arguments, message in (
                 ("ask", {"question": " ", "paths": ["short.txt"]}, "the question is empty"),
                 ("ask", {"question": "Which?", "paths": []}, "name files or folders in"),
                 ("ask", {"question": "long " * 100, "paths": ["short.txt"]}, "its budget is 60"),
@@ -379,7 +385,7 @@ def test_impossible_requests_are_refused_in_words(home: Path, facts: Callable[..
                 ("notes_new", {"name": "../x", "about": "y"}, "is not a valid notebook name"),
             ):
                 text = await refusal(client, tool, **arguments)
-                assert said in text and "Traceback" not in text
+                assert message in text and "Traceback" not in text
 
     finish(run())
 
@@ -389,19 +395,19 @@ def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine
         async with client_of(home, facts()) as client:
             await call(client, "notes_new", name="diary", about="all facts")
             added = await call(client, "notes_add", name="diary", paths=["short.txt"])
-            assert [it["number"] for it in added["versions"]] == [1]
+            assert [version["number"] for version in added["versions"]] == [1]
             again = await call(client, "notes_add", name="diary", paths=["short.txt"])
-            assert again["versions"] == [] and [Path(it).name for it in again["known"]] == ["short.txt"]
+            assert again["versions"] == [] and [Path(path).name for path in again["known"]] == ["short.txt"]
             await call(client, "notes_add", name="diary", text="FACT-8: eight")
-            told = await call(client, "notes_ask", name="diary", question="Which?")
-            assert told["version"] == 2 and "FACT-7: seven; FACT-8: eight" in told["answer"]
-            assert told["statements"][0]["text"] == told["answer"]  # one sentence, of two places
-            assert told["statements"][0]["source"] is None
+            result = await call(client, "notes_ask", name="diary", question="Which?")
+            assert result["version"] == 2 and "FACT-7: seven; FACT-8: eight" in result["answer"]
+            assert result["statements"][0]["text"] == result["answer"]  # one sentence, of two places
+            assert result["statements"][0]["source"] is None
             log = (await call(client, "notes_log", name="diary"))["result"]
-            listed = await call(client, "notes_list")
-            assert listed["result"] == [{"name": "diary", "about": "all facts", "version": 2}]
+            notebooks = await call(client, "notes_list")
+            assert notebooks["result"] == [{"name": "diary", "about": "all facts", "version": 2}]
             log = (await call(client, "notes_log", name="diary"))["result"]
-            assert [it["parent"] for it in log] == [0, 1] and "FACT-7" in log[0]["memory"]
+            assert [version["parent"] for version in log] == [0, 1] and "FACT-7" in log[0]["memory"]
 
     finish(run())
 
@@ -409,8 +415,8 @@ def test_a_notebook_by_its_tools(home: Path, facts: Callable[..., ScriptedEngine
 def test_cut_replies_are_reported(home: Path) -> None:
     async def run() -> None:
         async with client_of(home, ScriptedEngine(lambda _: "word " * 400, window_tokens=2000)) as client:
-            told = await call(client, "ask", question="Which?", paths=["short.txt"])
-            assert told["cut"] == 2
+            result = await call(client, "ask", question="Which?", paths=["short.txt"])
+            assert result["cut"] == 2
             await call(client, "notes_new", name="diary", about="all facts")
             added = await call(client, "notes_add", name="diary", paths=["short.txt"])
             assert added["versions"][0]["cut"] == 1
@@ -430,8 +436,8 @@ def test_over_standard_input_two_at_once(home: Path, serve: Callable[..., Server
     async def run() -> None:
         async with Client(stdio_client(command(*words))) as one, Client(stdio_client(command(*words))) as two:
             for client in (one, two):
-                told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
-                assert told["answer"].startswith("FACT-7: seven")
+                result = await call(client, "ask", question="Which facts?", paths=["short.txt"])
+                assert result["answer"].startswith("FACT-7: seven")
 
     finish(run())
 
@@ -465,7 +471,7 @@ def test_an_interrupt_ends_it_while_it_waits_for_input(home: Path, serve: Callab
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "name the folders that hold them with --folder"),
         (["--folder", "missing"], "--folder names missing, which is not a folder"),
@@ -475,10 +481,10 @@ def test_an_interrupt_ends_it_while_it_waits_for_input(home: Path, serve: Callab
     ],
 )
 def test_what_it_cannot_start_with(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["mcp", *words, "--data", str(tmp_path / "data")]) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
@@ -507,8 +513,8 @@ def test_over_http_with_a_key(home: Path, serve: Callable[..., Server], tmp_path
             headers = {"Authorization": f"Bearer {key}"}
             http = httpx2.AsyncClient(headers=headers, trust_env=False, timeout=60)
             async with http, Client(streamable_http_client(address, http_client=http)) as client:
-                told = await call(client, "ask", question="Which facts?", paths=["short.txt"])
-                assert told["answer"].startswith("FACT-7: seven")
+                result = await call(client, "ask", question="Which facts?", paths=["short.txt"])
+                assert result["answer"].startswith("FACT-7: seven")
 
         finish(run())
     finally:
@@ -540,11 +546,11 @@ def test_a_session_that_is_left_ends_by_time_and_there_are_only_so_many(
                     return await http.post("/mcp", json=begins, headers=head)
 
                 replies = [await begin() for _ in range(4)]
-                assert [it.status_code for it in replies] == [200, 200, 200, 503]
-                left = {"Mcp-Session-Id": replies[0].headers["mcp-session-id"]}
+                assert [reply.status_code for reply in replies] == [200, 200, 200, 503]
+                session = {"Mcp-Session-Id": replies[0].headers["mcp-session-id"]}
                 await asyncio.sleep(1)
                 ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-                assert (await http.post("/mcp", json=ping, headers=head | left)).status_code == 404
+                assert (await http.post("/mcp", json=ping, headers=head | session)).status_code == 404
                 assert (await begin()).status_code == 200
 
     finish(run())

@@ -54,8 +54,8 @@ CALL = {"id": "1", "type": "function", "function": {"name": "mail", "arguments":
 FILE = {"type": "file", "file": {"file_data": ""}}
 
 TEMPLATES = dict(
-    it.split("\n", 1)
-    for it in (Path(__file__).parent / "data" / "templates.txt").read_text("utf-8").split("=== ")[1:]
+    template.split("\n", 1)
+    for template in (Path(__file__).parent / "data" / "templates.txt").read_text("utf-8").split("=== ")[1:]
 )
 """By name: where one user turn holds all. DOCUMENT and ASKED stand for the text and the question."""
 
@@ -81,7 +81,7 @@ def user(content: Any) -> dict[str, Any]:
 
 
 def parts(*texts: str) -> dict[str, Any]:
-    return user([{"type": "text", "text": it} for it in texts])
+    return user([{"type": "text", "text": text} for text in texts])
 
 
 def system(text: str) -> dict[str, Any]:

@@ -36,15 +36,15 @@ KEY, OTHER = "k" * 32, "o" * 32
 def test_a_read_tells_its_conversations_and_its_result(serving: Any) -> None:
     with serving().client() as client:
         read = start(client)
-        seen = events(client, read)
+        stream = events(client, read)
         result = client.get(f"/v1/reads/{read}/result").json()
         whole = client.get(f"/v1/reads/{read}").json()
-    conversations = [(data, it) for name, data, it in seen if name == "conversation"]
-    assert [it for _, it in conversations] == [str(n) for n in range(1, len(conversations) + 1)]
+    conversations = [(data, event_id) for name, data, event_id in stream if name == "conversation"]
+    assert [event_id for _, event_id in conversations] == [str(n) for n in range(1, len(conversations) + 1)]
     assert len(conversations) == result["calls"] == whole["progress"]["calls"] > 3
     assert [data["kind"] for data, _ in conversations] == ["update"] * (result["calls"] - 1) + ["answer"]
     assert conversations[-1][0]["memory"] == result["memory"]
-    assert seen[-1] == ("end", {"state": "done"}, None)
+    assert stream[-1] == ("end", {"state": "done"}, None)
     assert "FACT-11" in result["answer"] and "trace" not in result
     assert whole["state"] == "done" and whole["result"] == result
 
@@ -65,11 +65,11 @@ def test_a_read_that_counts_has_its_table(serving: Any) -> None:
 def test_a_read_that_noted_nothing_says_so(serving: Any) -> None:
     with serving(ScriptedEngine(lambda messages: "UNCHANGED", window_tokens=2000)).client() as client:
         read = start(client, workflow="gated")
-        seen = events(client, read)
+        stream = events(client, read)
         result = client.get(f"/v1/reads/{read}/result").json()
     assert (result["found"], result["answer"], result["memory"]) == (False, NOT_FOUND, "")
-    kinds = [data["kind"] for name, data, _ in seen if name == "conversation"]
-    assert set(kinds) == {"update"} and seen[-1] == ("end", {"state": "done"}, None)
+    kinds = [data["kind"] for name, data, _ in stream if name == "conversation"]
+    assert set(kinds) == {"update"} and stream[-1] == ("end", {"state": "done"}, None)
 
 
 def test_reads_outlast_a_disk_that_is_full(serving: Any, monkeypatch: Any) -> None:
@@ -125,7 +125,7 @@ def test_half_a_surrogate_pair_is_a_bad_request(serving: Any) -> None:
 def test_events_continue_after_the_last_one_seen(serving: Any) -> None:
     with serving().client() as client:
         read = start(client)
-        whole = [it for it in events(client, read) if it[0] != "progress"]
+        whole = [event for event in events(client, read) if event[0] != "progress"]
         rest = events(client, read, headers={"Last-Event-ID": "2"})
         assert rest == whole[2:]
         assert events(client, read, params={"after": 2}) == rest
@@ -155,22 +155,22 @@ def test_live_events_are_those_of_the_record(serving: Any, facts: Any) -> None:
             live, live_rest = parse_events([first, *lines]), parse_events([first_of_rest, *rest])
         recorded = events(client, read)
     assert live[0][0] == "progress"  # it says something while there is nothing to say
-    assert [it for it in live if it[0] != "progress"] == recorded
-    assert [it for it in live_rest if it[0] != "progress"] == recorded[2:]
+    assert [event for event in live if event[0] != "progress"] == recorded
+    assert [event for event in live_rest if event[0] != "progress"] == recorded[2:]
 
 
 def test_a_read_gives_its_text_and_its_journal(serving: Any, tmp_path: Path) -> None:
     with serving().client() as client:
         file = client.post("/v1/files", files={"file": ("b.txt", "Behind it: é 𝒳.".encode())}).json()["id"]
         read = start(client, files=[file])
-        seen = events(client, read)
+        stream = events(client, read)
         text = client.get(f"/v1/reads/{read}/text").text
         journal = client.get(f"/v1/reads/{read}/journal")
         assert client.get(f"/v1/reads/{read}").json()["workflow"] == "overwrite"
         for name in ("text", "journal"):
             assert client.get(f"/v1/reads/read-none/{name}").status_code == 404
     assert text == facts_document(12) + "Behind it: é 𝒳."
-    spans = [data["span"] for name, data, _ in seen if name == "conversation" and data["span"]]
+    spans = [data["span"] for name, data, _ in stream if name == "conversation" and data["span"]]
     assert [spans[0][0], spans[-1][1]] == [0, len(text)]
     (tmp_path / "j.jsonl").write_bytes(journal.content)
     lines = list(read_journal(tmp_path / "j.jsonl"))
@@ -181,10 +181,10 @@ def test_a_growing_journal_is_read_up_to_where_it_was_when_asked_for(tmp_path: P
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"one\ntwo\ntorn")
     lines = read_whole_lines(path)
-    found = [next(lines)]
+    beginning = [next(lines)]
     with path.open("ab") as file:
         file.write(b" no more\nthree\n")
-    assert [*found, *lines] == [b"one\n", b"two\n"]
+    assert [*beginning, *lines] == [b"one\n", b"two\n"]
 
 
 def test_a_journal_that_grows_can_be_fetched(serving: Any) -> None:
@@ -223,9 +223,12 @@ def test_the_text_up_to_a_file_that_cannot_be_converted_ends_with_the_reason(ser
         read = start(client, files=[pdf])
         reply = client.get(f"/v1/reads/{read}/text")
         events(client, read)
-        said = client.get(f"/v1/reads/{read}").json()["error"]["message"]
-    assert "a.pdf cannot be converted" in said
-    assert (reply.status_code, reply.text) == (200, f"{facts_document(12)}\n\n[The text ends here: {said}]\n")
+        message = client.get(f"/v1/reads/{read}").json()["error"]["message"]
+    assert "a.pdf cannot be converted" in message
+    assert (reply.status_code, reply.text) == (
+        200,
+        f"{facts_document(12)}\n\n[The text ends here: {message}]\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,7 +277,7 @@ def test_a_stop_says_nothing_of_those_who_listen(
             lines = reply.iter_lines()
             assert "id: 3" in lines
             served.close()
-    assert not [it for it in caplog.records if it.exc_info]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_journal_that_cannot_be_continued_is_put_aside(serving: Any, facts: Any) -> None:
@@ -322,7 +325,7 @@ def test_a_read_is_cancelled_and_resumed(serving: Any, facts: Any) -> None:
         assert client.post(f"/v1/reads/{first}/resume").json()["state"] in ("queued", "running")
         assert events(client, first)[-1] == events(client, second)[-1] == ("end", {"state": "done"}, None)
         assert client.post(f"/v1/reads/{second}/resume").status_code == 409
-        states = {it["id"]: it["state"] for it in client.get("/v1/reads").json()["data"]}
+        states = {entry["id"]: entry["state"] for entry in client.get("/v1/reads").json()["data"]}
     assert states == {first: "done", second: "done", third: "cancelled"}
 
 
@@ -385,13 +388,13 @@ def test_the_name_of_a_source_means_one_file(serving: Any) -> None:
     engine = ScriptedEngine(lambda _: "The hat is red. The goose is white.", window_tokens=2000)
     texts = ("The hat is red.", "The goose is white.")
     with serving(engine).client() as client:
-        sent = [("notes.txt", f"{text} {'Filler. ' * 200}".encode()) for text in texts]
-        files = [client.post("/v1/files", files={"file": it}).json()["id"] for it in sent]
+        uploads = [("notes.txt", f"{text} {'Filler. ' * 200}".encode()) for text in texts]
+        files = [client.post("/v1/files", files={"file": upload}).json()["id"] for upload in uploads]
         read = start(client, document=None, files=files, cite=True)
         events(client, read)
         result = client.get(f"/v1/reads/{read}/result").json()
-    found = {it["text"]: it["source"]["file"] for it in result["statements"]}
-    assert found == dict(zip(texts, ["notes.txt", "(2) notes.txt"], strict=True))
+    source_files = {statement["text"]: statement["source"]["file"] for statement in result["statements"]}
+    assert source_files == dict(zip(texts, ["notes.txt", "(2) notes.txt"], strict=True))
     assert result["sources"] == ["notes.txt", "(2) notes.txt"]
 
 
@@ -460,38 +463,38 @@ def test_each_key_sees_its_own(serving: Any, tmp_path: Path) -> None:
     served = serving(keys=read_keys(tmp_path / "keys"))
     mine, others = ({"Authorization": f"Bearer {key}"} for key in (KEY, OTHER))
     with served.client() as client:
-        sent = client.post("/v1/files", files={"file": ("a.txt", b"text")}, headers=mine).json()["id"]
-        body = {"problem": QUESTION, "files": [sent]}
+        file = client.post("/v1/files", files={"file": ("a.txt", b"text")}, headers=mine).json()["id"]
+        body = {"problem": QUESTION, "files": [file]}
         read = client.post("/v1/reads", json=body, headers=mine).json()["id"]
-        for path in (f"/v1/files/{sent}", f"/v1/files/{sent}/content", f"/v1/reads/{read}",
+        for path in (f"/v1/files/{file}", f"/v1/files/{file}/content", f"/v1/reads/{read}",
                      f"/v1/reads/{read}/events", f"/v1/reads/{read}/result"):  # fmt: skip
             assert client.get(path, headers=others).status_code == 404
         assert client.post("/v1/reads", json=body, headers=others).status_code == 404
         assert client.post(f"/v1/reads/{read}/cancel", headers=others).status_code == 404
         stolen = {"problem": QUESTION, "files": [read]}
         assert client.post("/v1/reads", json=stolen, headers=others).status_code == 404
-        assert client.delete(f"/v1/files/{sent}", headers=others).status_code == 404
+        assert client.delete(f"/v1/files/{file}", headers=others).status_code == 404
         assert client.get("/v1/files", headers=others).json()["data"] == []
         assert client.get("/v1/reads", headers=others).json()["data"] == []
-        assert client.get(f"/v1/files/{sent}", headers=mine).status_code == 200
+        assert client.get(f"/v1/files/{file}", headers=mine).status_code == 200
 
 
 def test_lists_come_in_pages(serving: Any) -> None:
     with serving().client() as client:
         ids = [client.post("/v1/files", files={"file": (f"{n}.txt", b"x")}).json()["id"] for n in range(5)]
         page = client.get("/v1/files", params={"limit": 2, "order": "asc"}).json()
-        assert ([it["id"] for it in page["data"]], page["has_more"]) == (ids[:2], True)
+        assert ([file["id"] for file in page["data"]], page["has_more"]) == (ids[:2], True)
         page = client.get("/v1/files", params={"limit": 9, "order": "asc", "after": ids[1]}).json()
-        assert ([it["id"] for it in page["data"]], page["has_more"]) == (ids[2:], False)
-        assert [it["id"] for it in client.get("/v1/files").json()["data"]] == ids[::-1]
+        assert ([file["id"] for file in page["data"]], page["has_more"]) == (ids[2:], False)
+        assert [file["id"] for file in client.get("/v1/files").json()["data"]] == ids[::-1]
 
 
 def test_a_list_does_not_load_what_the_reads_have_found(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         job = store.begin_read("", None, {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
         store.end(job.id, "done", {"result": {"memory": "long " * 1000}})
-        (listed,) = store.reads("", 9, None, ascending=True)
-        assert (listed.state, listed.outcome) == ("done", {})
+        (read,) = store.reads("", 9, None, ascending=True)
+        assert (read.state, read.outcome) == ("done", {})
         whole = store.read("", job.id)
         assert whole and whole.outcome["result"]["memory"]
 
@@ -521,7 +524,7 @@ def test_what_is_kept_in_a_folder_that_is_open_to_others_is_for_its_user_alone(t
     with Store(tmp_path) as store:
         store.begin_read("", None, {"problem": "Which?"}, [("a.txt", b"FACT-1: one")])
         assert (tmp_path / "server.sqlite-wal").exists()
-        open_to_others = [it.name for it in tmp_path.iterdir() if it.stat().st_mode & 0o077]
+        open_to_others = [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077]
     assert open_to_others == ["lock"]  # which is empty
 
 
@@ -546,7 +549,7 @@ def test_a_stored_limit_is_kept(serving: Any) -> None:
 
 def test_no_error_tells_a_client_the_folders_of_the_server() -> None:
     for kind in (JournalError, StoreError, EngineError):
-        told = api_error(
+        error = api_error(
             kind("/root/.cache/memagent/reads/read-1/journal.jsonl cannot be written: see http://a/b")
         )
-        assert told.message == "journal.jsonl cannot be written: see http://a/b"
+        assert error.message == "journal.jsonl cannot be written: see http://a/b"

@@ -34,9 +34,9 @@ def test_the_snippets_run(
 
 
 def test_every_route_is_on_the_page(serving: Any) -> None:
-    told = PAGE.replace("`GET` and `DELETE /v1/files/{id}`", "`GET /v1/files/{id}`, `DELETE /v1/files/{id}`")
+    text = PAGE.replace("`GET` and `DELETE /v1/files/{id}`", "`GET /v1/files/{id}`, `DELETE /v1/files/{id}`")
     with serving().client() as client:
         paths = client.get("/openapi.json").json()["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     routes -= {"GET /v1/models", "GET /v1/models/{name}", "POST /v1/chat/completions"}  # in the text
-    assert [route for route in sorted(routes) if f"`{route}`" not in told] == []
+    assert [route for route in sorted(routes) if f"`{route}`" not in text] == []

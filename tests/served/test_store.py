@@ -27,10 +27,10 @@ CHAT = {
 READ = {"problem": "Which facts?", "document": facts_document(12)}
 
 
-def kept(folder: Path) -> dict[str, bytes]:
+def read_kept_files(folder: Path) -> dict[str, bytes]:
     """The content of all files that a server keeps for its clients, by the end of their paths."""
-    found = [it for it in folder.rglob("*") if it.is_file() and it.name in ("content.txt", "0.md")]
-    return {f"{it.parent.name}/{it.name}": it.read_bytes() for it in found}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name in ("content.txt", "0.md")]
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
 
 
 def filled(folder: Path) -> tuple[str, str]:
@@ -47,14 +47,14 @@ def test_what_the_database_lacks_is_set_aside_and_comes_back_with_it(damage: str
     Store(data).close()
     older = database.read_bytes()
     file, read = filled(data)
-    whole, before = database.read_bytes(), kept(data)
+    whole, before = database.read_bytes(), read_kept_files(data)
     assert set(before.values()) == {b"one", b"two"}
 
     database.write_bytes(older if damage == "older" else b"")
     with Store(data) as store:
         assert store.files("", 10, None, True) == []
-        assert kept(data) == before
-        assert sorted(it.name for it in (data / "set-aside").iterdir()) == [file, read]
+        assert read_kept_files(data) == before
+        assert sorted(path.name for path in (data / "set-aside").iterdir()) == [file, read]
 
     database.write_bytes(whole)
     with Store(data) as store:
@@ -74,7 +74,7 @@ def test_a_log_of_the_database_that_is_gone_takes_no_file_with_it(tmp_path: Path
     (other / "server.sqlite-shm").unlink()
     with Store(other) as store:
         assert store.files("", 10, None, True) == []
-        assert set(kept(other).values()) == {b"one"}
+        assert set(read_kept_files(other).values()) == {b"one"}
 
 
 def test_what_cannot_be_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_reads_and_uploads_stop_when_the_folder_is_gone(
     served.close()
     with Store(data) as store:  # and what comes now is found
         store.add_file("", "a.txt", "user_data", io.BytesIO(b"one"))
-    assert kept(data) and not (data / "set-aside").exists()
+    assert read_kept_files(data) and not (data / "set-aside").exists()
 
 
 def test_a_read_in_the_background_stops_when_the_folder_is_gone(
@@ -180,7 +180,7 @@ def test_a_damaged_database_is_reported(serving: Any, tmp_path: Path) -> None:
     file, read = filled(data)
     with Store(data) as store:
         store.end(read, "done")
-    before = kept(data)
+    before = read_kept_files(data)
     damage_pages(data / "server.sqlite")
     with serving(folder=data).client() as client:
         replies = [
@@ -196,14 +196,14 @@ def test_a_damaged_database_is_reported(serving: Any, tmp_path: Path) -> None:
     for reply in replies:
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "store_failed"), reply.text
         assert "restore server.sqlite from a copy" in reply.json()["error"]["message"]
-    assert kept(data) == before
+    assert read_kept_files(data) == before
 
 
 def test_a_file_that_is_not_a_database_ends_the_start_with_advice(tmp_path: Path) -> None:
     filled(tmp_path)
-    before = kept(tmp_path)
+    before = read_kept_files(tmp_path)
     (tmp_path / "server.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(SettingsError, match="cannot be used: file is not a database; restore it") as caught:
         Store(tmp_path)
     assert isinstance(caught.value, StoreError)
-    assert kept(tmp_path) == before
+    assert read_kept_files(tmp_path) == before

@@ -33,12 +33,12 @@ def whole(finish_reason: str | None = "stop", **message: Any) -> Fault:
 def events(*choices: Any, done: bool = True) -> str:
     """The events of a stream: a text, a delta, a finish reason after "!", or None for no choice."""
     lines = []
-    for it in ({"role": "assistant", "content": ""}, *choices):
-        is_end = isinstance(it, str) and it.startswith("!")
-        delta = {} if is_end else {"content": it} if isinstance(it, str) else it
-        choice = {"index": 0, "delta": delta, "finish_reason": it[1:] if is_end else None}
-        lines.append(json.dumps({"choices": [] if it is None else [choice]}))
-    return "".join(f"data: {it}\n\n" for it in lines + ["[DONE]"] * done)
+    for part in ({"role": "assistant", "content": ""}, *choices):
+        is_end = isinstance(part, str) and part.startswith("!")
+        delta = {} if is_end else {"content": part} if isinstance(part, str) else part
+        choice = {"index": 0, "delta": delta, "finish_reason": part[1:] if is_end else None}
+        lines.append(json.dumps({"choices": [] if part is None else [choice]}))
+    return "".join(f"data: {line}\n\n" for line in lines + ["[DONE]"] * done)
 
 
 def stream(text: str, **values: Any) -> Fault:
@@ -84,7 +84,7 @@ def test_an_invalid_reply_is_tried_again_and_then_an_error(serve: Any, serving: 
         return stream(events(SAYS, "!stop")) if streamed else whole(content=SAYS)
 
     server = serve(pages={URL: page})
-    once, again = (serving(endpoint(server, it), folder=tmp_path / str(it)) for it in (0, 6))
+    once, again = (serving(endpoint(server, retries), folder=tmp_path / str(retries)) for retries in (0, 6))
     with once.client() as client, again.client() as patient:
         for kind, streamed in product(ODD, (False, True)):
             reply = client.post(URL, json=chat(kind, stream=streamed))
@@ -92,7 +92,9 @@ def test_an_invalid_reply_is_tried_again_and_then_an_error(serve: Any, serving: 
             assert reply.json()["error"]["code"] == "engine_failed"
             reply = patient.post(URL, json=chat(kind, stream=streamed, seed=1))
             assert (reply.status_code, SAYS in reply.text) == (200, True), (kind, streamed, reply.text)
-            assert sum(it["messages"][0]["content"] == kind for it in server.asked) == (6 if streamed else 3)
+            assert sum(body["messages"][0]["content"] == kind for body in server.asked) == (
+                6 if streamed else 3
+            )
 
 
 GOOD = {
@@ -124,8 +126,8 @@ def test_a_reply_comes_back_byte_for_byte(serve: Any, serving: Any) -> None:
     with serving(endpoint(server)).client() as client:
         for kind, streamed in product(GOOD, (False, True)):
             reply = client.post(URL, json=chat(kind, stream=streamed))
-            sent = str(good(kind, streamed).body)
-            assert (reply.status_code, reply.text.rstrip()) == (200, sent.rstrip()), kind
+            expected = str(good(kind, streamed).body)
+            assert (reply.status_code, reply.text.rstrip()) == (200, expected.rstrip()), kind
 
 
 APART = ":" + "x" * 500_000 + "\n\n"
@@ -148,12 +150,12 @@ def test_a_stream_that_breaks_off_ends_in_an_error(serve: Any, serving: Any) -> 
     served = serving(endpoint(server, retries=6))
     official = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0)
     with served.client() as client:
-        for said in BROKEN:
-            reply = client.post(URL, json=chat(said, stream=True))
+        for message in BROKEN:
+            reply = client.post(URL, json=chat(message, stream=True))
             last = [line for line in reply.text.splitlines() if line][-1]
-            assert said in json.loads(last.removeprefix("data: "))["error"]["message"]
-            with pytest.raises(openai.APIError, match=said):
-                list(official.chat.completions.create(**chat(said, stream=True)))
+            assert message in json.loads(last.removeprefix("data: "))["error"]["message"]
+            with pytest.raises(openai.APIError, match=message):
+                list(official.chat.completions.create(**chat(message, stream=True)))
     assert len(server.asked) == 2 * len(BROKEN), "what was sent cannot be taken back"
 
 
@@ -184,11 +186,11 @@ def test_no_small_chat_of_120_is_answered_with_nothing(serve: Any, serving: Any)
     served = serving(endpoint(server, retries=6))
     client = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=1)
     for number in range(60):
-        made = client.chat.completions.create(**chat(f"Hi {number}"))
-        assert made.choices[0].message.content == SAYS
+        completion = client.chat.completions.create(**chat(f"Hi {number}"))
+        assert completion.choices[0].message.content == SAYS
         pieces = client.chat.completions.create(**chat(f"Hi {number}", stream=True))
-        said = [it.choices[0].delta.content or "" for it in pieces if it.choices]
-        assert "".join(said) == SAYS
+        texts = [piece.choices[0].delta.content or "" for piece in pieces if piece.choices]
+        assert "".join(texts) == SAYS
 
 
 def test_an_engine_in_this_process_does_not_answer_with_nothing(serving: Any) -> None:

@@ -26,18 +26,18 @@ def solve(example: Example) -> str:
 
 
 def _needles(example: Example) -> str:
-    asked = re.findall(r"[\w-]*\w", example.problem.partition(" give for ")[2].partition("?")[0])
-    keys = set(asked) - {"and"} | {" ".join(pair) for pair in pairwise(asked)}
-    found = re.findall(r"One of the special magic \w+ for (.+?) is: (\S+)\.(?=\s|$)", example.document)
-    return " ".join(value for key, value in found if key in keys)
+    words = re.findall(r"[\w-]*\w", example.problem.partition(" give for ")[2].partition("?")[0])
+    keys = set(words) - {"and"} | {" ".join(pair) for pair in pairwise(words)}
+    needles = re.findall(r"One of the special magic \w+ for (.+?) is: (\S+)\.(?=\s|$)", example.document)
+    return " ".join(value for key, value in needles if key in keys)
 
 
 def _trace(example: Example) -> list[str]:
     value = re.findall(r"\d+", example.problem)[1]
     values: dict[str, str] = {}
-    for name, given in re.findall(r"^VAR (\w+) = (?:VAR )?(\w+)$", example.document, re.MULTILINE):
-        values[name] = values.get(given, given)
-    return [name for name, given in values.items() if given == value]
+    for name, operand in re.findall(r"^VAR (\w+) = (?:VAR )?(\w+)$", example.document, re.MULTILINE):
+        values[name] = values.get(operand, operand)
+    return [name for name, candidate in values.items() if candidate == value]
 
 
 def _common(example: Example) -> list[str]:
@@ -53,7 +53,7 @@ def _coded(example: Example) -> list[str]:
 def _question(example: Example) -> str:
     """The gold answer, if every passage that it needs stands in the document, whole and numbered."""
     passages = load_passages(Corpora().find(TASKS[example.task].corpus or ""))
-    question = next(it for it in passages.questions if it.problem == example.problem)
+    question = next(question for question in passages.questions if question.problem == example.problem)
     documents = set(re.split(r"(?:\A|\n\n)Document \d+:\n", example.document))
     return question.answers[0] if documents.issuperset(question.gold) else ""
 

@@ -36,12 +36,12 @@ class Memory:
         """Nothing to release."""
 
 
-def kept(
+def filter_examples(
     folder: Path, engine: Memory, asking: ClosedBook, count: int | None = None
 ) -> tuple[list[str], tuple[int, int]]:
     names = list(engine.replies)
-    made = [Example(name, "hqa", name, "Ada is in the document.", ("Ada", "A. L."), 5) for name in names]
-    write_examples(folder / "all.jsonl", made)
+    examples = [Example(name, "hqa", name, "Ada is in the document.", ("Ada", "A. L."), 5) for name in names]
+    write_examples(folder / "all.jsonl", examples)
     out = folder / "left.jsonl"
     counts = asyncio.run(write_unknown(folder / "all.jsonl", out, engine, asking, count))
     return [example.id for example in load_examples(out)], counts
@@ -56,40 +56,40 @@ def test_a_question_is_dropped_if_any_attempt_answers_it(tmp_path: Path, calls: 
         "third": ["Bob", "Eve", "Ada"],
     }
     engine = Memory(replies, calls)
-    assert kept(tmp_path, engine, ClosedBook()) == (["neither", "third"], (2, 4))
+    assert filter_examples(tmp_path, engine, ClosedBook()) == (["neither", "third"], (2, 4))
     assert len(engine.calls) == 1 + 2 + 2 + 2
-    assert all("document" not in asked for asked, _ in engine.calls)
+    assert all("document" not in question for question, _ in engine.calls)
 
 
 def test_it_stops_when_enough_are_kept(tmp_path: Path) -> None:
     replies = {"known": ["Ada"], **{f"unknown{number}": ["Bob", "Eve"] for number in range(20)}}
     engine = Memory(replies, calls=2)
-    assert kept(tmp_path, engine, ClosedBook(), count=2) == (["unknown0", "unknown1"], (2, 3))
+    assert filter_examples(tmp_path, engine, ClosedBook(), count=2) == (["unknown0", "unknown1"], (2, 3))
     assert len(engine.calls) < 20
 
 
 def test_a_scorer_of_the_whole_reply_sees_all_of_it(tmp_path: Path) -> None:
     replies = {"said": ["Ada? No, the answer is Bob."], "not": ["The answer is Bob."]}
     asking = ClosedBook(attempts=1, scorer="string_match_part")
-    assert kept(tmp_path, Memory(replies), asking)[0] == ["not"]
+    assert filter_examples(tmp_path, Memory(replies), asking)[0] == ["not"]
 
 
 def test_what_a_model_considers_before_its_answer_is_not_its_answer(tmp_path: Path) -> None:
     replies = {"no": ["<think>\nAda, or Bob?\n</think>\n\nBob"], "yes": ["<think>\nBob?\n</think>\n\nAda"]}
     for scorer in ("substring_match", "string_match_part"):
         engine = Memory({name: list(own) for name, own in replies.items()})
-        assert kept(tmp_path, engine, ClosedBook(attempts=1, scorer=scorer))[0] == ["no"]
+        assert filter_examples(tmp_path, engine, ClosedBook(attempts=1, scorer=scorer))[0] == ["no"]
 
 
 def test_attempts_scorer_and_seed_can_be_set(tmp_path: Path) -> None:
     engine = Memory({"said": ["Bob", "ada."], "none": ["x", "Ada Lovelace", "z"]})
     asking = ClosedBook(attempts=3, scorer="exact_match", sampling=Sampling(9, 1.0, seed=7))
-    assert kept(tmp_path, engine, asking)[0] == ["none"]
-    seeds: Sequence[int | None] = [sampling.seed for asked, sampling in engine.calls if asked == "none"]
+    assert filter_examples(tmp_path, engine, asking)[0] == ["none"]
+    seeds: Sequence[int | None] = [sampling.seed for question, sampling in engine.calls if question == "none"]
     assert seeds == [7, 8, 9]
 
 
 def test_a_failed_call_is_not_taken_for_an_unknown_question(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="out of order"):
-        kept(tmp_path, Memory({"first": ["fail"]}), ClosedBook())
+        filter_examples(tmp_path, Memory({"first": ["fail"]}), ClosedBook())
     assert not (tmp_path / "left.jsonl").exists()

@@ -51,9 +51,9 @@ def test_a_named_file_goes_before_a_fetched_one_and_that_before_the_sample(tmp_p
     assert Corpora().find("hotpot").origin == "sample"
     fetched = put(corpora_path() / "hotpot.json", [HOTPOT])
     assert (Corpora().find("hotpot").path, Corpora().find("hotpot").origin) == (fetched, "fetched")
-    given = put(tmp_path / "mine.json", [HOTPOT])
-    assert (named("hotpot", given).find("hotpot").path) == given
-    assert named("hotpot", given).find("squad").origin == "sample"
+    own_file = put(tmp_path / "mine.json", [HOTPOT])
+    assert (named("hotpot", own_file).find("hotpot").path) == own_file
+    assert named("hotpot", own_file).find("squad").origin == "sample"
 
 
 def test_what_is_missing_is_said_with_where_to_get_it_and_where_to_put_it(tmp_path: Path) -> None:
@@ -87,11 +87,13 @@ def test_only_the_questions_of_a_file_are_asked_among_all_passages(tmp_path: Pat
     corpora = named("hotpot", put(tmp_path / "hotpot.json", rows))
     hard = [{"input": f"Who is {number}?", "answers": ["Ada"], "context": [1, 2]} for number in (4, 1)]
     hard.append({"input": "Who is 2?", "answers": ["Bob"], "context": "x"})
-    chosen = replace(corpora, questions=put(tmp_path / "eval_200.json", hard))
-    assert TASKS["hqa"].count(None, 128, chosen) == 2
-    made = list(examples("hqa", Recipe(documents=3, corpora=chosen), 2))
-    assert [it.problem for it in made] == ["Who is 1?", "Who is 4?"], "in the order of the set"
-    assert all("See. Saw." in it.document for it in made)
+    selection = replace(corpora, questions=put(tmp_path / "eval_200.json", hard))
+    assert TASKS["hqa"].count(None, 128, selection) == 2
+    hqa_examples = list(examples("hqa", Recipe(documents=3, corpora=selection), 2))
+    assert [example.problem for example in hqa_examples] == ["Who is 1?", "Who is 4?"], (
+        "in the order of the set"
+    )
+    assert all("See. Saw." in example.document for example in hqa_examples)
     others = put(tmp_path / "others.jsonl", {"problem": "Why?", "answer": "So"})
     with pytest.raises(SettingsError, match=r"others\.jsonl has no question of"):
         list(examples("hqa", Recipe(documents=3, corpora=replace(corpora, questions=others)), 1))
@@ -125,7 +127,7 @@ def test_squad_by_lines_is_grouped_into_articles(tmp_path: Path) -> None:
 def test_musique_has_aliases_and_skips_what_cannot_be_answered(tmp_path: Path) -> None:
     row = {"question": "Who?", "answer": "Ada", "answer_aliases": ["A. L."], "answerable": True,
            "paragraphs": [{"title": "T", "paragraph_text": "x\u2028y", "is_supporting": True}]}  # fmt: skip
-    lines = [json.dumps(it, ensure_ascii=False) for it in (row, row | {"answerable": False})]
+    lines = [json.dumps(entry, ensure_ascii=False) for entry in (row, row | {"answerable": False})]
     path = tmp_path / "musique.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     passages = load_passages(named("musique", path).find("musique"))
@@ -134,12 +136,12 @@ def test_musique_has_aliases_and_skips_what_cannot_be_answered(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [("{", "is not JSON"), ([{"question": "?"}], "not laid out as hotpot"), ([], "no questions")],
 )
-def test_a_file_of_something_else_is_an_error(tmp_path: Path, content: Any, said: str) -> None:
+def test_a_file_of_something_else_is_an_error(tmp_path: Path, content: Any, message: str) -> None:
     path = put(tmp_path / "hotpot.json", content)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         list(examples("hqa", Recipe(documents=10, corpora=named("hotpot", path)), 1))
 
 
@@ -161,13 +163,13 @@ def test_essays_are_read_from_ruler_s_json_and_from_text(tmp_path: Path) -> None
 
 def test_examples_name_their_haystack_with_the_digest_of_its_file(tmp_path: Path) -> None:
     def haystack(task: str, corpora: Corpora) -> str:
-        (made,) = examples(task, Recipe(length_tokens=400, corpora=corpora), 1)
-        return made.haystack
+        (example,) = examples(task, Recipe(length_tokens=400, corpora=corpora), 1)
+        return example.haystack
 
-    given = put(tmp_path / "e.txt", "He left. She stayed.")
-    sample, own = (sha256(it.read_bytes()).hexdigest() for it in (SAMPLE / "essays.txt.gz", given))
+    path = put(tmp_path / "e.txt", "He left. She stayed.")
+    sample, own = (sha256(file.read_bytes()).hexdigest() for file in (SAMPLE / "essays.txt.gz", path))
     assert haystack("niah_single_2", Corpora()) == f"sample of essays, sha256 {sample}"
-    assert haystack("niah_single_2", named("essays", given)) == f"essays, sha256 {own}"
+    assert haystack("niah_single_2", named("essays", path)) == f"essays, sha256 {own}"
     assert haystack("niah_single_1", Corpora()) == "", "it has no text around it"
 
 

@@ -29,44 +29,44 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def made(task: str, seed: int, length: int = 2600, **more: Any) -> list[Example]:
+def make_examples(task: str, seed: int, length: int = 2600, **more: Any) -> list[Example]:
     recipe = Recipe(length_tokens=length, seed=seed, count_tokens=words, **more)
     return list(examples(task, recipe, 6))
 
 
 def solved_from_evidence(example: Example) -> float:
     """The score of a reader that sees the evidence alone. A comparison's answer stands in no passage."""
-    told = "\n".join(example.evidence)
+    evidence = "\n".join(example.evidence)
     if example.task in QUESTIONS:
-        return 1.0 if example.answers in (("yes",), ("no",)) else score(example, told)
-    return score(example, solve(replace(example, document=told)))
+        return 1.0 if example.answers in (("yes",), ("no",)) else score(example, evidence)
+    return score(example, solve(replace(example, document=evidence)))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("task", [*NEEDLES, "vt", *QUESTIONS])
 def test_the_answers_follow_from_the_evidence_which_stands_in_the_document(task: str, seed: int) -> None:
-    found = []
-    for example in made(task, seed):
+    scores = []
+    for example in make_examples(task, seed):
         assert example.evidence
-        place = -1
+        position = -1
         for passage in example.evidence:
-            place = example.document.find(passage, place + 1)
-            assert passage.strip() == passage and place >= 0, "in the document's order"
+            position = example.document.find(passage, position + 1)
+            assert passage.strip() == passage and position >= 0, "in the document's order"
         assert sum(map(words, example.evidence)) < words(example.document) / 2
-        found.append(solved_from_evidence(example))
+        scores.append(solved_from_evidence(example))
     # One answer of 2WikiMultihopQA is the name of a country, of which the passages have the adjective.
-    assert sum(found) >= len(found) - (task == "2wiki")
+    assert sum(scores) >= len(scores) - (task == "2wiki")
 
 
 @pytest.mark.parametrize("task", ["cwe", "fwe"])
 def test_where_the_whole_text_counts_there_is_no_evidence(task: str) -> None:
-    assert [example.evidence for example in made(task, 0)] == [()] * 6
+    assert [example.evidence for example in make_examples(task, 0)] == [()] * 6
 
 
 def test_only_the_needles_that_are_asked_for_are_evidence() -> None:
-    for example in made("niah_multikey_1", 4):
+    for example in make_examples("niah_multikey_1", 4):
         assert len(example.evidence) == 1 and example.document.count("special magic") == 4
-    assert [len(example.evidence) for example in made("niah_multivalue", 4)] == [4] * 6
+    assert [len(example.evidence) for example in make_examples("niah_multivalue", 4)] == [4] * 6
 
 
 def corpus(path: Path, *rows: dict[str, Any]) -> Path:
@@ -135,7 +135,7 @@ def test_a_question_that_comes_with_a_passage_twice_can_be_asked_among_few(tmp_p
 
 @pytest.mark.parametrize("task", [*NEEDLES, *QUESTIONS])
 def test_an_absent_answer_is_not_in_the_document(task: str) -> None:
-    for whole, example in zip(made(task, 3), made(task, 3, absent=1.0), strict=True):
+    for whole, example in zip(make_examples(task, 3), make_examples(task, 3, absent=1.0), strict=True):
         assert example.problem == whole.problem and example.id == f"{whole.id}-absent"
         assert example.evidence == () and score(example, REFUSAL) == 1
         assert score(example, " ".join(whole.answers)) == 0
@@ -168,7 +168,7 @@ def test_a_task_that_cannot_lack_its_answer_says_so(task: str) -> None:
 
 
 def test_evidence_is_kept_in_files_and_stays_unknown_where_a_row_has_none(tmp_path: Path) -> None:
-    (example, *_) = made("vt", 0, 200)
+    (example, *_) = make_examples("vt", 0, 200)
     path = tmp_path / "a.jsonl"
     write_examples(path, [example, replace(example, evidence=())])
     assert list(load_examples(path)) == [example, replace(example, evidence=())]
@@ -177,7 +177,7 @@ def test_evidence_is_kept_in_files_and_stays_unknown_where_a_row_has_none(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("evidence", "said"),
+    ("evidence", "message"),
     [
         ("Ada did.", "must be a list"),
         ([7], "evidence is 7"),
@@ -186,8 +186,8 @@ def test_evidence_is_kept_in_files_and_stays_unknown_where_a_row_has_none(tmp_pa
     ],
 )
 def test_evidence_that_is_not_of_the_document_is_an_error(
-    tmp_path: Path, evidence: object, said: str
+    tmp_path: Path, evidence: object, message: str
 ) -> None:
     row = {"problem": "Who?", "document": "Ada did.", "answers": ["Ada"], "evidence": evidence}
-    with pytest.raises(SettingsError, match=f"row 1: .*{said}"):
+    with pytest.raises(SettingsError, match=f"row 1: .*{message}"):
         list(load_examples(corpus(tmp_path / "mine.jsonl", row)))

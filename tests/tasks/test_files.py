@@ -67,13 +67,13 @@ def load(path: Path, *rows: dict[str, Any] | str) -> list[Example]:
 
 
 def test_a_user_s_row_needs_a_problem_a_document_and_answers(tmp_path: Path) -> None:
-    made = load(
+    examples = load(
         tmp_path / "mine.v2.jsonl",
         {"problem": "Who?", "document": "Ada did it.", "answers": ["Ada", 7]},
         {"question": "Who?", "documents": ["Ada.", {"title": "Bob", "text": "He."}], "answer": "Ada"},
         {"question": "When?", "document": "Ada did it.", "answers": []},
     )
-    assert made == [
+    assert examples == [
         Example("mine-1", "mine", "Who?", "Ada did it.", ("Ada", "7"), 3),
         Example("mine-2", "mine", "Who?", "Document 1:\nAda.\n\nDocument 2:\nBob\nHe.", ("Ada",), 7),
         Example("mine-3", "mine", "When?", "Ada did it.", ABSENT_ANSWERS, 3),
@@ -91,11 +91,11 @@ def test_the_authors_files_are_read_as_they_are(tmp_path: Path, name: str, inden
     path = tmp_path / name
     with open_text(path, "wt") as file:
         json.dump(rows, file, ensure_ascii=False, indent=indent)
-    made = list(load_examples(path))
-    assert [(it.task, it.problem, it.answers) for it in made] == [
+    examples = list(load_examples(path))
+    assert [(example.task, example.problem, example.answers) for example in examples] == [
         ("eval_50", "Who?", (f"Ada {number}",)) for number in range(3)
     ]
-    assert [it.document for it in made] == [row["context"] for row in rows]
+    assert [example.document for example in examples] == [row["context"] for row in rows]
 
 
 def test_a_context_of_passage_numbers_says_what_to_do(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_context_of_passage_numbers_says_what_to_do(tmp_path: Path) -> None:
 def test_a_list_that_is_cut_off_or_mistaken_names_the_row(tmp_path: Path) -> None:
     path = tmp_path / "eval.json"
     row = '{"context": "x", "input": "y",\n "answers": ["z"]}'
-    for text, said in (
+    for text, message in (
         (f"[{row},\n{{", "row 2 is not JSON"),
         (f"[{row},\n7]", "row 2 is not a JSON object"),
         (f"[{row},\n{{oops}}," + " " * 10**6, "row 2 is not JSON"),
@@ -115,14 +115,14 @@ def test_a_list_that_is_cut_off_or_mistaken_names_the_row(tmp_path: Path) -> Non
         (f"{row}\n{{oops}}", "row 2 is not JSON"),
     ):
         path.write_text(text)
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=message):
             list(load_examples(path))
 
 
 def test_rows_of_a_list_on_one_line_have_names_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "eval.json"
     path.write_text("\ufeff" + json.dumps([{"context": "x", "input": "y", "answers": ["z"]}] * 2))
-    assert [it.id for it in load_examples(path)] == ["eval-1", "eval-2"]
+    assert [example.id for example in load_examples(path)] == ["eval-1", "eval-2"]
 
 
 def test_without_the_extra_a_list_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_without_the_extra_a_list_names_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("{oops", "row 2 is not JSON"),
         ("[" * 10**5, "row 2 is not JSON"),
@@ -162,9 +162,11 @@ def test_without_the_extra_a_list_names_it(tmp_path: Path, monkeypatch: pytest.M
         ({"problem": "x", "document": "y", "answers": ["z"], "rationale": 7}, "row 2: rationale is 7"),
     ],
 )
-def test_a_row_that_is_not_an_example_is_named(tmp_path: Path, row: dict[str, Any] | str, said: str) -> None:
+def test_a_row_that_is_not_an_example_is_named(
+    tmp_path: Path, row: dict[str, Any] | str, message: str
+) -> None:
     good = {"problem": "x", "document": "y", "answers": ["z"]}
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         load(tmp_path / "mine.jsonl", good, row)
 
 
@@ -182,7 +184,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     write_examples(path, [Example("a", "t", "Who?", "Ada came. " * 99, ("Ada",), 300)])
     whole = path.read_bytes()
-    for place in range(len(whole) // 2, len(whole) - 8):  # behind the header, before the checksum
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+    for position in range(len(whole) // 2, len(whole) - 8):  # behind the header, before the checksum
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 255]) + whole[position + 1 :])
         with pytest.raises(SettingsError, match=r"a\.jsonl\.gz"):
             list(load_examples(path))

@@ -46,7 +46,7 @@ def test_a_row_is_the_same_example_whoever_counts_its_tokens(tmp_path: Path) -> 
     (tmp_path / "qasper.jsonl").write_text(json.dumps(QASPER) + "\n")
     words = recipe(tmp_path)
     ours = [replace(words, count_tokens=len, seed=1), words]
-    assert len({example.id for it in ours for example in examples("longbench_qasper", it, 1)}) == 1
+    assert len({example.id for variant in ours for example in examples("longbench_qasper", variant, 1)}) == 1
 
 
 def test_a_summary_s_problem_is_an_instruction_and_its_scorer_rouge(tmp_path: Path) -> None:

@@ -27,34 +27,34 @@ ROW = {
 }
 
 
-def recipe(path: Path, *rows: dict[str, object], **sizes: int) -> Recipe:
+def make_recipe(path: Path, *rows: dict[str, object], **sizes: int) -> Recipe:
     (path / "data.json").write_text(json.dumps(rows))
     corpora = Corpora((("longbench_v2", path / "data.json"),))
     return Recipe(corpora=corpora, count_tokens=lambda text: len(text.split()), **sizes)
 
 
 def test_a_row_becomes_a_question_with_its_choices(tmp_path: Path) -> None:
-    made = recipe(tmp_path, ROW | {"length": "long"}, ROW)
-    (example,) = examples("longbench_v2_short", made, 1)
+    recipe = make_recipe(tmp_path, ROW | {"length": "long"}, ROW)
+    (example,) = examples("longbench_v2_short", recipe, 1)
     assert example.problem.startswith("Where is the key?\n\n(A) In the hall\n(B) In the well\n")
     assert (example.document, example.answers, example.length_tokens) == (ROW["context"], ("B",), 6)
     assert TASKS["longbench_v2_short"].scorer == "choice"
     with pytest.raises(SettingsError, match="has 1 rows, and number 2"):
-        list(examples("longbench_v2_short", made, 2))
+        list(examples("longbench_v2_short", recipe, 2))
     with pytest.raises(SettingsError, match="lengths of their own"):
-        list(examples("longbench_v2_short", recipe(tmp_path, ROW, length_tokens=4096), 1))
+        list(examples("longbench_v2_short", make_recipe(tmp_path, ROW, length_tokens=4096), 1))
 
 
 def test_it_is_evaluated_at_its_own_lengths(tmp_path: Path) -> None:
-    made = recipe(tmp_path, ROW)
-    plan = EvaluationPlan(workflows=("full",), tasks=("longbench_v2_short",), count=1, corpora=made.corpora)
+    recipe = make_recipe(tmp_path, ROW)
+    plan = EvaluationPlan(workflows=("full",), tasks=("longbench_v2_short",), count=1, corpora=recipe.corpora)
     assert [cell.task for cell in plan.cells] == ["longbench_v2_short"]
 
 
 @pytest.mark.parametrize("wrong", [{"answer": "E"}, {"answer": ["B"]}, {"length": 12}, {"choice_C": " "}])
 def test_a_row_of_another_layout_is_an_error(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match="not laid out as LongBench v2"):
-        list(examples("longbench_v2_short", recipe(tmp_path, ROW | wrong), 1))
+        list(examples("longbench_v2_short", make_recipe(tmp_path, ROW | wrong), 1))
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ def test_each_question_with_an_answer_is_an_example_over_all_articles(tmp_path: 
     (tmp_path / "articles.json").write_text(json.dumps(articles), "utf-8")
     (tmp_path / "questions.json").write_text(json.dumps(QUESTIONS), "utf-8")
     out = tmp_path / "examples.jsonl"
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, SCRIPT, tmp_path, "--out", out], capture_output=True, text=True, check=True
     )
-    assert told.stdout == f"2 examples: {out}\n"
+    assert process.stdout == f"2 examples: {out}\n"
     both, count = load_examples(out)
     assert (both.id, both.task, both.answers) == ("q1", "phantomwiki", ("Bo Cater, Cy Cater",))
     assert count.answers == ("2",)
-    assert all(article["article"] in it.document for article in articles for it in (both, count))
+    assert all(article["article"] in example.document for article in articles for example in (both, count))
     assert both.document != count.document  # each has an order of its own
     assert score_reply("f1", "Cy Cater and Bo Cater", both.answers) > score_reply(
         "f1", "Bo Cater", both.answers

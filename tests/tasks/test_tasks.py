@@ -77,7 +77,7 @@ def test_a_million_tokens_are_met_within_two_percent(task: str) -> None:
 
 @pytest.mark.parametrize("task", [*RULER, *SIZED])
 def test_a_tiny_length_makes_an_example_that_fits_or_says_that_it_cannot(task: str) -> None:
-    made = 0
+    successes = 0
     for length in [*range(1, 700, 53), 1500, 4500]:
         recipe = Recipe(length_tokens=length, count_tokens=lambda text: len(text.split()))
         try:
@@ -85,10 +85,10 @@ def test_a_tiny_length_makes_an_example_that_fits_or_says_that_it_cannot(task: s
         except SettingsError as error:
             assert f"{length} tokens are too few" in str(error)
             continue
-        made += 1
+        successes += 1
         assert total_tokens(example, lambda text: len(text.split())) <= length
         assert score(example, solve(example)) == 1
-    assert made >= 1
+    assert successes >= 1
 
 
 @pytest.mark.parametrize("task", [*RULER, *SIZED])
@@ -110,8 +110,8 @@ def test_examples_stay_what_they_were() -> None:
     for task in ("niah_multikey_3", "vt", "fwe", "qa_2"):
         (example,) = examples(task, recipe, 1)
         bare = replace(example, evidence=(), rationale="", haystack="")
-        told = repr(bare).replace(", evidence=(), rationale='', haystack=''", "")
-        digests[task] = hashlib.sha256(told.encode()).hexdigest()[:12]
+        representation = repr(bare).replace(", evidence=(), rationale='', haystack=''", "")
+        digests[task] = hashlib.sha256(representation.encode()).hexdigest()[:12]
     assert digests == DIGESTS
 
 
@@ -141,7 +141,7 @@ def test_fewer_documents_than_a_question_came_with_keep_those_that_it_needs() ->
 def slots(example: Example) -> list[int]:
     """Where the question's own documents stand, in their order in the set."""
     passages = load_passages(Corpora().find("hotpot"))
-    question = next(it for it in passages.questions if it.problem == example.problem)
+    question = next(candidate for candidate in passages.questions if candidate.problem == example.problem)
     texts = example.document.split("\n\nDocument ")
     bodies = [text.partition(":\n")[2] for text in texts]
     return [bodies.index(text) for text in question.own]
@@ -172,7 +172,7 @@ def test_distractors_are_of_the_same_article_first() -> None:
     assert all("Norman" in text for text in texts)
 
 
-def made(task: str, lengths: range, count: TokenCounter) -> Iterator[Example]:
+def make_examples(task: str, lengths: range, count: TokenCounter) -> Iterator[Example]:
     """Those of the lengths that are not too few."""
     for length in lengths:
         with suppress(SettingsError):
@@ -180,7 +180,7 @@ def made(task: str, lengths: range, count: TokenCounter) -> Iterator[Example]:
 
 
 def test_the_third_coded_word_is_clearly_more_common_than_the_fourth() -> None:
-    small = list(made("fwe", range(330, 600, 3), len))
+    small = list(make_examples("fwe", range(330, 600, 3), len))
     assert 20 < len(small) < 90, "at some of these lengths two words would be equally common"
     for example in small:
         counts = [count for _, count in Counter(example.document.split()).most_common(5)]
@@ -188,7 +188,7 @@ def test_the_third_coded_word_is_clearly_more_common_than_the_fourth() -> None:
 
 
 def test_a_list_has_other_words_than_the_common_ones() -> None:
-    small = list(made("cwe", range(240, 320, 2), lambda text: len(text.split())))
+    small = list(make_examples("cwe", range(240, 320, 2), lambda text: len(text.split())))
     assert 5 < len(small) < 40
     assert all(len(set(re.findall(r"\d+\. (\S+)", example.document))) > 10 for example in small)
 
@@ -199,9 +199,9 @@ def test_words_never_repeat_however_many_are_needed() -> None:
 
 
 def test_no_needle_of_the_haystack_has_the_key_that_is_asked() -> None:
-    drawn = compound(random.Random(4))
-    assert f" for {drawn} is: " in next(like_needles(Needles("needle"), random.Random(4), ()))
-    assert f" for {drawn} is: " not in next(like_needles(Needles("needle"), random.Random(4), {drawn}))
+    key = compound(random.Random(4))
+    assert f" for {key} is: " in next(like_needles(Needles("needle"), random.Random(4), ()))
+    assert f" for {key} is: " not in next(like_needles(Needles("needle"), random.Random(4), {key}))
 
 
 def test_essays_repeat_from_the_start_when_they_run_out() -> None:
@@ -219,7 +219,7 @@ def test_a_needle_stands_between_sentences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "said"),
+    ("recipe", "message"),
     [
         ({"length_tokens": 0}, "`length_tokens` is 0"),
         ({"documents": -1}, "`documents` is -1"),
@@ -227,8 +227,8 @@ def test_a_needle_stands_between_sentences(tmp_path: Path) -> None:
         ({"positions": "sorted"}, "'sorted'"),
     ],
 )
-def test_a_recipe_that_makes_no_sense_is_refused(recipe: dict[str, object], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_a_recipe_that_makes_no_sense_is_refused(recipe: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         Recipe(**recipe)  # type: ignore[arg-type]
 
 

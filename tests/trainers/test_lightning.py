@@ -83,14 +83,14 @@ def roll(lightning: httpx.Client, server: Server) -> tuple[str, list[dict[str, A
     """The state of a rollout that has ended, and its events."""
     lightning.post("/api/models", json=[{"model": "policy", "endpoint": server.base_url}]).raise_for_status()
     local = {"agent_class": "lightning_agent:ReadingAgent", "env_map": {"EXAMPLE": "input"}}
-    (made,) = lightning.post("/api/rollouts", json=[{"input": EXAMPLE, "config": {"local": local}}]).json()
-    path = f"/api/rollouts/{made['rollout_id']}"
+    (rollout,) = lightning.post("/api/rollouts", json=[{"input": EXAMPLE, "config": {"local": local}}]).json()
+    path = f"/api/rollouts/{rollout['rollout_id']}"
     for _ in range(600):
         state = lightning.get(path).json()["rollout"]["status"]["state"]
         if state in ("succeeded", "failed"):
             return state, lightning.get(f"{path}/events").json()
         time.sleep(0.1)
-    raise TimeoutError(json.dumps(made))
+    raise TimeoutError(json.dumps(rollout))
 
 
 def test_each_conversation_is_an_event_with_its_tokens(

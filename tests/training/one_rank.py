@@ -17,7 +17,7 @@ from memagent.training.settings import LossSettings, OptimizerSettings
 from memagent.types import TrainingSequence
 from training.tiny import gradients, group, policy
 
-SEQUENCES = [it for seed in range(3) for it in group(seed)]
+SEQUENCES = [sequence for seed in range(3) for sequence in group(seed)]
 
 
 def gradient(ranks: Ranks, sequences: list[TrainingSequence]) -> torch.Tensor:

@@ -70,9 +70,9 @@ def train(wanted: TrainingSettings, run: Path, resume: bool = False, sft: bool =
     """Train in this process."""
     from memagent.training import loop
 
-    told = Told()
-    asyncio.run(loop.train(wanted, run, told, resume, sft))
-    return told
+    watch = Told()
+    asyncio.run(loop.train(wanted, run, watch, resume, sft))
+    return watch
 
 
 def start(folder: Path, run: Path, *more: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -84,11 +84,11 @@ def start(folder: Path, run: Path, *more: str, launcher: tuple[str, ...] = ()) -
 
 def lines(run: Path, stage: str | None = None) -> list[dict[str, Any]]:
     """The lines of a run's metrics without what the clock decides; those of a stage, or all."""
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     return [
-        {name: value for name, value in line.items() if not name.endswith((*CLOCK, "crc32"))}
-        for line in found
-        if stage in (None, line["stage"])
+        {name: value for name, value in row.items() if not name.endswith((*CLOCK, "crc32"))}
+        for row in rows
+        if stage in (None, row["stage"])
     ]
 
 

@@ -62,7 +62,7 @@ class Serving:
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
         """A completion as vLLM gives it to one who asks for token ids and log-probabilities."""
-        messages = [Message(it["role"], it["content"]) for it in body["messages"]]
+        messages = [Message(message["role"], message["content"]) for message in body["messages"]]
         prompt = chat_ids(self.tokenizer, messages)
         generator = torch.Generator().manual_seed(body.get("seed") or 0)
         ids: list[int] = []
@@ -72,19 +72,19 @@ class Serving:
             while len(ids) < body["max_tokens"] and self.tokenizer.eos_token_id not in ids:
                 logits = network(torch.tensor([prompt + ids])).logits[0, -1]
                 row = torch.log_softmax(logits / (body["temperature"] or 1.0), -1)
-                drawn = (
+                token = (
                     torch.multinomial(row.exp(), 1, generator=generator)
                     if body["temperature"]
                     else row.argmax()
                 )
-                ids.append(int(drawn))
+                ids.append(int(token))
                 logprobs.append(float(row[ids[-1]]))
         ended = ids[-1] == self.tokenizer.eos_token_id
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": self.tokenizer.decode(ids, skip_special_tokens=True)},
             "finish_reason": "stop" if ended else "length",
-            "logprobs": {"content": [{"token": "", "logprob": it} for it in logprobs]},
+            "logprobs": {"content": [{"token": "", "logprob": logprob} for logprob in logprobs]},
             "token_ids": ids,
         }
         return {

@@ -84,10 +84,10 @@ def test_a_crash_while_writing_leaves_the_last_whole_one(tmp_path: Path) -> None
     assert names(tmp_path) == ["step-000002.pt"], "what was left half written is written over"
 
 
-@pytest.mark.parametrize("kept", [0, 10, 400, 1400])
-def test_a_damaged_file_says_what_to_do(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("size", [0, 10, 400, 1400])
+def test_a_damaged_file_says_what_to_do(tmp_path: Path, size: int) -> None:
     path = save_checkpoint(tmp_path, 1, state(1), keep=1)
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(SettingsError, match=r"step-000001.pt is not a checkpoint .*remove it to continue"):
         load_checkpoint(path)
 

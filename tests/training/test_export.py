@@ -66,15 +66,15 @@ def wheel() -> Path:
 def vocabulary(wheel: Path) -> list[tuple[Any, ...]]:
     """The fields of SmolLM2's tokenizer cut to its first tokens, for models that are quick to load."""
     singles = 252  # the tokens that no merge makes; after them both are in the same order
-    kept = []
+    fields = []
     for field in gguf.GGUFReader(wheel).fields.values():
         if field.name.startswith("tokenizer."):
             value = field.contents()
             if isinstance(value, list):
                 value = value[: TOKENS - singles * field.name.endswith("merges")]
             items = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-            kept.append((field.name, value, field.types[0], items))
-    return kept
+            fields.append((field.name, value, field.types[0], items))
+    return fields
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,9 @@ def nudged(model: Any) -> Any:
     return model
 
 
-def with_lora(model: Any, strength: float = 0.05, **given: Any) -> Any:
+def with_lora(model: Any, strength: float = 0.05, **overrides: Any) -> Any:
     """A LoRA whose both matrices are random: PEFT begins with zeros, which are any layout's."""
-    options = {"r": 4, "lora_alpha": 12, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | given
+    options = {"r": 4, "lora_alpha": 12, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | overrides
     adapted = peft.get_peft_model(model, peft.LoraConfig(**options)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -125,9 +125,9 @@ def with_lora(model: Any, strength: float = 0.05, **given: Any) -> Any:
 
 def tiny(family: str = "llama", **changed: Any) -> Any:
     """A random model with a part of SmolLM2's vocabulary, whose attention and choices are far from even."""
-    given = SMALL | {"vocab_size": TOKENS, "tie_word_embeddings": False} | changed
+    config = SMALL | {"vocab_size": TOKENS, "tie_word_embeddings": False} | changed
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **given)).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **config)).eval()
     with torch.no_grad():
         for name, values in model.named_parameters():
             values.copy_(
@@ -265,7 +265,7 @@ def test_merged_from_a_gguf(
         async with open_engine(EngineSettings(model=str(tmp_path / "out"), threads=1)) as engine:
             assert isinstance(engine, TransformersEngine)
             assert agree(logits_of(engine._network, engine._tokenizer), logits_of(policy, tokenizer))
-            theirs, ours = [await it.complete(MESSAGES, Sampling(8)) for it in (engine, live)]
+            theirs, ours = [await candidate.complete(MESSAGES, Sampling(8)) for candidate in (engine, live)]
             assert theirs.prompt_ids == ours.prompt_ids
             assert theirs.text == ours.text
             assert engine._stop_ids() == live._stop_ids()
@@ -404,7 +404,7 @@ def test_a_gguf_adapter_of_a_real_model(
     export_policy(smollm, whole_tokenizer, "gguf-adapter", adapter, trained=trained)
     assert read_trained(adapter) == trained
     tensors = gguf.GGUFReader(wheel).tensors
-    weights = {it.name: gguf.quants.dequantize(it.data, it.tensor_type) for it in tensors}
+    weights = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in tensors}
     requantise(wheel, exact, "F16", weights.get)
     completion = completed(exact, adapter)
     assert disagreement(completion, smollm, whole_tokenizer) < 0.1

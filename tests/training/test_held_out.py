@@ -38,14 +38,14 @@ def answers_ada() -> FunctionEngine:
     return FunctionEngine(lambda _: "Ada", window_tokens=8192)
 
 
-@pytest.mark.parametrize(("given", "answer_tokens"), [(None, 1024), (77, 77)])
+@pytest.mark.parametrize(("limit", "answer_tokens"), [(None, 1024), (77, 77)])
 def test_answers_have_the_room_of_training_whatever_the_task(
-    tmp_path: Path, given: int | None, answer_tokens: int
+    tmp_path: Path, limit: int | None, answer_tokens: int
 ) -> None:
     examples = [Example("hqa-1", "hqa", "Who came?", "Ada came.", ("Ada",), 2)]
     write_examples(tmp_path / "held.jsonl", examples)
     settings = TrainingSettings(
-        read=ReadSettings(workflow="overwrite", chunk_tokens=500, answer_tokens=given, temperature=1.0),
+        read=ReadSettings(workflow="overwrite", chunk_tokens=500, answer_tokens=limit, temperature=1.0),
         evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
     )
     engine = answers_ada()
@@ -53,7 +53,7 @@ def test_answers_have_the_room_of_training_whatever_the_task(
     assert (scored["score"], scored["count"]) == (100, 1)
     update, answer = engine.samplings
     assert (update.max_tokens, answer.max_tokens) == (1024, answer_tokens), "hqa alone would have 32"
-    assert {it.temperature for it in engine.samplings} == {0.0}
+    assert {sampling.temperature for sampling in engine.samplings} == {0.0}
 
 
 @pytest.mark.parametrize(("answer", "score"), [("Ada", 100), ("Bob", 0)])
@@ -80,7 +80,7 @@ def test_the_score_does_not_depend_on_which_answer_comes_first(tmp_path: Path) -
         evaluation=EvaluationSettings(every=1, examples=(str(tmp_path / "held.jsonl"),)),
     )
     held_out = [HeldOut(settings, tmp_path / "run", racing(*order)) for order in ((1, 2, 5), (5, 2, 1))]
-    scored = [asyncio.run(it.score(0)) for it in held_out]
+    scored = [asyncio.run(evaluator.score(0)) for evaluator in held_out]
     assert 0 < scored[0]["score"] < 100 and scored[0] == scored[1]
 
 
@@ -100,7 +100,8 @@ def other(number):
 def test_the_score_comes_with_the_haystack_of_the_examples(tmp_path: Path) -> None:
     named = ["essays, sha256 1", "", "essays, sha256 1"]
     rows = [
-        Example(f"{number}", "t", "Who?", "Ada.", ("Ada",), 1, haystack=it) for number, it in enumerate(named)
+        Example(f"{number}", "t", "Who?", "Ada.", ("Ada",), 1, haystack=haystack)
+        for number, haystack in enumerate(named)
     ]
     write_examples(tmp_path / "held.jsonl", rows)
     settings = TrainingSettings(
@@ -112,7 +113,7 @@ def test_the_score_comes_with_the_haystack_of_the_examples(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("data", "imitated", "told"),
+    ("data", "imitated", "message"),
     [
         ("held.jsonl", "", "2 of the 4 held-out"),
         ("some.jsonl.gz", "", "1 of the 4 held-out"),
@@ -122,12 +123,14 @@ def test_the_score_comes_with_the_haystack_of_the_examples(tmp_path: Path) -> No
     ],
 )
 def test_held_out_examples_in_the_training_data_are_reported(
-    tmp_path: Path, data: str, imitated: str, told: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, data: str, imitated: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "own.py").write_text(FUNCTIONS)
     for name, first in {"held.jsonl": 0, "some.jsonl.gz": 1}.items():  # ids are the same in both
         documents = [f"Ada came to {number}." for number in range(first, first + 2)]
-        rows = [Example(str(row), "mine", "Who?", it, ("Ada",), 4) for row, it in enumerate(documents)]
+        rows = [
+            Example(str(row), "mine", "Who?", document, ("Ada",), 4) for row, document in enumerate(documents)
+        ]
         write_examples(tmp_path / name, rows)
     settings = TrainingSettings(
         data=DataSettings(examples=(str(tmp_path / data),)),
@@ -137,4 +140,4 @@ def test_held_out_examples_in_the_training_data_are_reported(
         ),
     )
     HeldOut(settings, tmp_path / "run", answers_ada()).compare()
-    assert [it.getMessage()[:19] for it in caplog.records] == ([told] if told else [])
+    assert [record.getMessage()[:19] for record in caplog.records] == ([message] if message else [])

@@ -124,14 +124,14 @@ def metrics_in_docs() -> list[set[str]]:
     text = (PRESET.parents[1] / "docs" / "training.md").read_text("utf-8")
     tables = text.partition("## Watching a run")[2].partition("\n## ")[0].split("| metric | meaning |")[1:]
     cells = ("".join(re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)) for table in tables)
-    return [set(re.findall(r"`([\w/]+)`", it)) for it in cells]
+    return [set(re.findall(r"`([\w/]+)`", cell)) for cell in cells]
 
 
 def test_the_rows_of_each_evaluation_stay_with_the_run(whole: Path) -> None:
     folders = sorted((whole / "evaluation").iterdir())
-    assert [it.name for it in folders] == ["step-000000", "step-000002", "step-000003"]
-    for it in folders:
-        rows = [json.loads(line) for line in (it / "rows.jsonl").read_text("utf-8").splitlines()]
+    assert [path.name for path in folders] == ["step-000000", "step-000002", "step-000003"]
+    for path in folders:
+        rows = [json.loads(line) for line in (path / "rows.jsonl").read_text("utf-8").splitlines()]
         assert len({row["example_id"] for row in rows}) == 8
         assert all("held out" in row["example_id"] for row in rows)
 
@@ -189,16 +189,16 @@ def test_a_killed_run_resumes_as_if_it_had_never_stopped(folder: Path, whole: Pa
 @pytest.mark.parametrize("step", range(1, 7))
 def test_a_run_resumes_from_each_of_its_checkpoints(step: int, folder: Path) -> None:
     """As after a kill between a checkpoint and the next: the lines behind it are written again."""
-    kept = settings(folder, "keep=99")
+    training_settings = settings(folder, "keep=99")
     whole = folder / "kept"
     if not whole.exists():
-        train(kept, whole)
+        train(training_settings, whole)
     run = folder / f"from-{step}"
     shutil.copytree(whole, run)
     for path in (run / CHECKPOINTS).glob("step-*.pt"):
         if int(path.stem.removeprefix("step-")) > step:
             path.unlink()
-    train(kept, run, resume=True)
+    train(training_settings, run, resume=True)
     same(run, whole)
 
 
@@ -223,22 +223,24 @@ def test_no_checkpoint_has_the_whole_warm_start_and_its_optimizer(folder: Path) 
 
 def test_each_stage_has_the_betas_that_it_was_given(folder: Path) -> None:
     wanted = {"warm_start": [0.6, 0.7], "optimizer": [0.7, 0.8]}
-    given = [f"{stage}.betas={betas}" for stage, betas in wanted.items()]
+    changes = [f"{stage}.betas={betas}" for stage, betas in wanted.items()]
     run = folder / "betas"
-    train(settings(folder, "warm_start.steps=2", "steps=1", "keep=99", *given), run)
+    train(settings(folder, "warm_start.steps=2", "steps=1", "keep=99", *changes), run)
     states = [load_checkpoint(path) for path in sorted((run / CHECKPOINTS).glob("step-*.pt"))]
-    seen = [it["optimizer"]["optimizer"]["param_groups"][0]["betas"] for it in states if it["optimizer"]]
-    assert [list(betas) for betas in seen] == list(wanted.values())
+    pairs = [
+        state["optimizer"]["optimizer"]["param_groups"][0]["betas"] for state in states if state["optimizer"]
+    ]
+    assert [list(betas) for betas in pairs] == list(wanted.values())
 
 
 def test_the_warm_start_may_end_where_a_run_was_stopped(folder: Path) -> None:
     """Reinforcement begins as ever: with an optimizer of its own, after the examples that were imitated."""
-    given = ("warm_start.betas=[0.6, 0.7]", "steps=1", "evaluation.every=0", "keep=99")
+    changes = ("warm_start.betas=[0.6, 0.7]", "steps=1", "evaluation.every=0", "keep=99")
     run, whole = folder / "ended", folder / "meant"
-    train(settings(folder, *given, "warm_start.steps=1"), whole)
-    train(settings(folder, *given, "warm_start.steps=2"), run, sft=True)
+    train(settings(folder, *changes, "warm_start.steps=1"), whole)
+    train(settings(folder, *changes, "warm_start.steps=2"), run, sft=True)
     (run / CHECKPOINTS / "step-000002.pt").unlink()
-    train(settings(folder, *given, "warm_start.steps=1"), run, resume=True)
+    train(settings(folder, *changes, "warm_start.steps=1"), run, resume=True)
     same(run, whole)
 
 
@@ -263,7 +265,7 @@ def test_a_warm_start_alone_is_the_beginning_of_a_run(folder: Path, whole: Path)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("loss.clip_high=0.3", "loss.clip_high was 0.28, now it is 0.3"),
         ("rollout.attempts=5", "rollout.attempts was 4, now it is 5"),
@@ -272,9 +274,9 @@ def test_a_warm_start_alone_is_the_beginning_of_a_run(folder: Path, whole: Path)
         ("read.chunk_tokens=9", "read.chunk_tokens was 7, now it is 9"),
     ],
 )
-def test_other_settings_are_refused_by_name(folder: Path, whole: Path, change: str, said: str) -> None:
+def test_other_settings_are_refused_by_name(folder: Path, whole: Path, change: str, message: str) -> None:
     before = (whole / "metrics.jsonl").read_bytes()
-    with pytest.raises(SettingsError, match=re.escape(said)):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         train(settings(folder, change), whole, resume=True)
     assert (whole / "metrics.jsonl").read_bytes() == before
 
@@ -369,14 +371,18 @@ def test_a_step_without_a_group_to_learn_from_leaves_the_policy(folder: Path) ->
     assert all(torch.equal(first[name], last[name]) for name in first)
 
 
-@pytest.mark.parametrize(("refills", "reward", "told"), [(0, "equal", 1), (1, "equal", 1), (0, "letter", 0)])
+@pytest.mark.parametrize(
+    ("refills", "reward", "expected"), [(0, "equal", 1), (1, "equal", 1), (0, "letter", 0)]
+)
 def test_a_run_that_learns_nothing_says_so_once(
-    refills: int, reward: str, told: int, folder: Path, caplog: pytest.LogCaptureFixture
+    refills: int, reward: str, expected: int, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     changes = ("steps=7", f"rollout.refills={refills}", "evaluation.every=0", "warm_start.steps=0")
     train(settings(folder, *changes, reward=reward), folder / f"idle-{refills}-{reward}")
-    said = [it for it in caplog.records if "in 5 steps in a row, all attempts" in it.getMessage()]
-    assert len(said) == told
+    records = [
+        record for record in caplog.records if "in 5 steps in a row, all attempts" in record.getMessage()
+    ]
+    assert len(records) == expected
 
 
 def test_without_refills_all_groups_are_kept(folder: Path) -> None:
@@ -392,26 +398,33 @@ def test_the_optimizer_steps_are_as_many_as_were_asked_for(folder: Path, updates
     run = folder / f"updates-{updates}"
     train(settings(folder, f"optimizer.updates={updates}", "evaluation.every=0", "warm_start.steps=0"), run)
     state = load_checkpoint(newest_checkpoint(run) or run)
-    steps = {float(it["step"]) for it in state["optimizer"]["optimizer"]["state"].values()}
+    steps = {float(entry["step"]) for entry in state["optimizer"]["optimizer"]["state"].values()}
     assert steps == {3 * updates}
     tokens = [row["tokens"] for row in lines(run, "training")]
-    assert len(tokens) == 3 and all(62 <= it <= 64 for it in tokens), "each once; no answer from nothing"
+    assert len(tokens) == 3 and all(62 <= count <= 64 for count in tokens), (
+        "each once; no answer from nothing"
+    )
 
 
 def attempt(*answers: str, reward: float) -> Trajectory:
-    completions = [Completion(it, "stop", (1, 2), (3,), (-1.0,)) for it in answers]
+    completions = [Completion(answer, "stop", (1, 2), (3,), (-1.0,)) for answer in answers]
     kinds: list[Any] = ["update"] * (len(answers) - 1) + ["answer"]
-    made = zip(kinds, completions, strict=True)
-    conversations = [Conversation(kind, n, (), it, it.text) for n, (kind, it) in enumerate(made)]
+    pairs = zip(kinds, completions, strict=True)
+    conversations = [
+        Conversation(kind, n, (), completion, completion.text) for n, (kind, completion) in enumerate(pairs)
+    ]
     return Trajectory("e", tuple(conversations), answers[-1], reward=reward)
 
 
 def test_an_attempt_counts_once_however_many_conversations_it_has() -> None:
     example = Example("e", "mine", "?", "a", ("a",), 1)
     group = Group(example, (attempt("a", "b", "c", "d", reward=0.0), attempt("a", reward=1.0)))
-    advantages = [it.advantage for it in group_sequences(group, LossSettings())]
+    advantages = [sequence.advantage for sequence in group_sequences(group, LossSettings())]
     assert advantages == [-0.5] * 4 + [0.5], "normalised by trajectory: rows would give -0.2 and 0.8"
-    assert [it.advantage for it in group_sequences(group, LossSettings(credit="answer"))] == [-0.5, 0.5]
+    assert [sequence.advantage for sequence in group_sequences(group, LossSettings(credit="answer"))] == [
+        -0.5,
+        0.5,
+    ]
 
 
 def test_credit_for_the_answer_alone_trains_on_answers(folder: Path) -> None:
@@ -438,8 +451,8 @@ def test_the_reference_of_a_lora_is_the_lora_after_the_warm_start(folder: Path) 
     train(settings(folder, "loss.kl_weight=0.1", "policy.lora_rank=2", "evaluation.every=0"), run)
     kl = [row["kl"] for row in lines(run, "training")]
     assert abs(kl[0]) < 1e-9 < kl[1]
-    kept = load_checkpoint(run / CHECKPOINTS / "reference.pt")
-    assert kept.keys() == weights(run).keys()
+    reference = load_checkpoint(run / CHECKPOINTS / "reference.pt")
+    assert reference.keys() == weights(run).keys()
     assert weights(run) and all("lora_" in name for name in weights(run))
 
 
@@ -488,13 +501,13 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(fol
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"), [("1e19", "in 5 optimizer steps"), ("1e15", "logits are not numbers")]
+    ("rate", "message"), [("1e19", "in 5 optimizer steps"), ("1e15", "logits are not numbers")]
 )
-def test_a_run_with_broken_weights_resumes_from_before(rate: str, said: str, folder: Path) -> None:
+def test_a_run_with_broken_weights_resumes_from_before(rate: str, message: str, folder: Path) -> None:
     run = folder / f"broken-at-{rate}"
     wanted = ("optimizer.warmup_steps=0", "evaluation.every=0", "warm_start.steps=0", "rollout.refills=0")
     train(settings(folder, *wanted, "steps=1"), run)
-    with pytest.raises(TrainingError, match=f"{said}.*: lower .* remove the newest checkpoint first"):
+    with pytest.raises(TrainingError, match=f"{message}.*: lower .* remove the newest checkpoint first"):
         train(settings(folder, *wanted, "steps=20", f"optimizer.learning_rate={rate}"), run, resume=True)
     newest = newest_checkpoint(run)
     assert newest and newest.name == "step-000002.pt", "of the step that broke them"
@@ -575,13 +588,15 @@ def test_what_prepares_random_weights_is_needed_at_the_start_alone(folder: Path,
     prepare, run = tmp_path / "start.py", tmp_path / "run"
     prepare.write_text("def silent(model):\n    model.lm_head.weight.mul_(0)\n")
     wanted = settings(folder, f"policy.prepare={prepare}:silent", "warm_start.steps=1", "steps=0")
-    told = train(wanted, run, sft=True)
-    assert told.rows[0][2]["loss"] == pytest.approx(
+    watch = train(wanted, run, sft=True)
+    assert watch.rows[0][2]["loss"] == pytest.approx(
         math.log(38), abs=1e-3
     )  # no token is likelier than another
     prepare.unlink()
     policy, _, step = load_trained_policy(run)
-    assert step == 0 and all(torch.equal(it, weights(run)[name]) for name, it in policy.weights().items())
+    assert step == 0 and all(
+        torch.equal(weight, weights(run)[name]) for name, weight in policy.weights().items()
+    )
 
 
 def test_what_prepares_the_weights_under_a_lora_is_needed_again(folder: Path, tmp_path: Path) -> None:

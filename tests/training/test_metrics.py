@@ -37,7 +37,7 @@ def test_a_line_a_step_and_the_settings_beside(tmp_path: Path) -> None:
     end = write(tmp_path / "a" / "run", range(1, 3))
     path = tmp_path / "a" / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    assert [{name: it for name, it in line.items() if name != "crc32"} for line in lines] == [
+    assert [{name: value for name, value in line.items() if name != "crc32"} for line in lines] == [
         {"stage": "training", "step": 1, "reward": 0.1, "groups": 16.0},
         {"stage": "training", "step": 2, "reward": 0.2, "groups": 16.0},
     ]
@@ -77,11 +77,11 @@ def test_a_loss_that_blew_up_is_valid_json(tmp_path: Path) -> None:
 
 def test_a_resumed_run_has_the_lines_of_one_that_went_through(tmp_path: Path) -> None:
     write(tmp_path / "through", range(1, 6))
-    kept = write(tmp_path / "killed", range(1, 3))
-    write(tmp_path / "killed", range(3, 5), kept)
+    end = write(tmp_path / "killed", range(1, 3))
+    write(tmp_path / "killed", range(3, 5), end)
     with (tmp_path / "killed" / "metrics.jsonl").open("ab") as file:
         file.write(b'{"stage": "training", "st')
-    write(tmp_path / "killed", range(3, 6), kept)
+    write(tmp_path / "killed", range(3, 6), end)
     through, killed = (tmp_path / name / "metrics.jsonl" for name in ("through", "killed"))
     assert killed.read_bytes() == through.read_bytes()
 
@@ -125,8 +125,8 @@ def test_a_run_is_not_written_over(tmp_path: Path) -> None:
 
 def test_a_file_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -> None:
     end = write(tmp_path, range(1, 2))
-    told = f"has {end} bytes, {end + 1} when"
-    with pytest.raises(SettingsError, match=told), open_metrics(tmp_path, SETTINGS, end + 1):
+    message = f"has {end} bytes, {end + 1} when"
+    with pytest.raises(SettingsError, match=message), open_metrics(tmp_path, SETTINGS, end + 1):
         pass
     assert (tmp_path / "metrics.jsonl").stat().st_size == end
 
@@ -153,12 +153,12 @@ def test_tensorboard_has_each_step_of_a_resumed_run_once(
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    kept = write(tmp_path, range(1, 3))
-    write(tmp_path, range(3, 5), kept)
-    write(tmp_path, range(3, 6), kept)
+    end = write(tmp_path, range(1, 3))
+    write(tmp_path, range(3, 5), end)
+    write(tmp_path, range(3, 6), end)
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    found = [(it.step, pytest.approx(it.value)) for it in events.Scalars("training/reward")]
-    assert found == [(step, step / 10) for step in range(1, 6)]
+    scalars = [(event.step, pytest.approx(event.value)) for event in events.Scalars("training/reward")]
+    assert scalars == [(step, step / 10) for step in range(1, 6)]
     assert set(events.Tags()["scalars"]) == {"training/reward", "training/groups"}
 
 
@@ -200,15 +200,15 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FakeRun, dict[str, Any]
 def test_wandb_gets_the_rows_and_stays_offline_without_a_key(
     tmp_path: Path, wandb: list[tuple[FakeRun, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = write(tmp_path / "run", range(1, 3))
+    end = write(tmp_path / "run", range(1, 3))
     monkeypatch.setenv("WANDB_API_KEY", "key")
-    write(tmp_path / "run", range(3, 4), kept)
+    write(tmp_path / "run", range(3, 4), end)
     (first, options), (second, again) = wandb
     assert first.axes == [("training/*", "training/step")] and first.finished
     assert first.logged[0] == {"training/step": 1, "training/reward": 0.1, "training/groups": 16}
     assert (options["mode"], again["mode"]) == ("offline", None)  # None: as the package finds right
     assert options["config"] == SETTINGS and options["name"] == "run"
-    assert options["id"] == again["id"] and [it["training/step"] for it in second.logged] == [3]
+    assert options["id"] == again["id"] and [row["training/step"] for row in second.logged] == [3]
 
 
 def test_a_failing_wandb_is_reported_once_and_not_used_again(

@@ -44,33 +44,45 @@ def settings(**more: Any) -> ReadSettings:
     )
 
 
-def play(these: Iterable[Example], chosen: ReadSettings, least_reward: float = 0.0) -> list[Trajectory]:
+def play(
+    these: Iterable[Example], read_settings: ReadSettings, least_reward: float = 0.0
+) -> list[Trajectory]:
     async def run() -> list[Trajectory]:
-        return [it async for it in solve(these, chosen, MODEL, least_reward=least_reward)]
+        return [
+            trajectory async for trajectory in solve(these, read_settings, MODEL, least_reward=least_reward)
+        ]
 
     return asyncio.run(run())
 
 
-def read(example: Example, engine: Engine, chosen: ReadSettings) -> list[Conversation]:
+def read(example: Example, engine: Engine, read_settings: ReadSettings) -> list[Conversation]:
     async def run() -> list[Conversation]:
         return [
-            it
-            async for it in Read(
-                example.problem, text_document(example.document, is_example=True), engine, chosen, asks=False
+            conversation
+            async for conversation in Read(
+                example.problem,
+                text_document(example.document, is_example=True),
+                engine,
+                read_settings,
+                asks=False,
             )
         ]
 
     return asyncio.run(run())
 
 
-def made(task: str, seed: int = 0, count: int = 4, length: int = 700, absent: float = 0.0) -> list[Example]:
+def make_examples(
+    task: str, seed: int = 0, count: int = 4, length: int = 700, absent: float = 0.0
+) -> list[Example]:
     recipe = Recipe(length_tokens=length, seed=seed, count_tokens=words, absent=absent)
     return list(examples(task, recipe, count))
 
 
 def replies(trajectory: Trajectory) -> list[str]:
     """Without the word that tells a memory from UNCHANGED."""
-    return [it.completion.text.removeprefix("MEMORY\n") for it in trajectory.conversations]
+    return [
+        conversation.completion.text.removeprefix("MEMORY\n") for conversation in trajectory.conversations
+    ]
 
 
 def example(document: str, *evidence: str, answers: tuple[str, ...] = ("77",), task: str = "mine") -> Example:
@@ -80,44 +92,48 @@ def example(document: str, *evidence: str, answers: tuple[str, ...] = ("77",), t
 @pytest.mark.parametrize("workflow", ["gated", "overwrite"])
 @pytest.mark.parametrize("task", [*TASKS, "fwe"])
 def test_every_attempt_of_the_oracle_is_right_and_keeps_the_budgets(task: str, workflow: str) -> None:
-    chosen = settings(workflow=workflow)
+    read_settings = settings(workflow=workflow)
     for seed in range(3):
-        for trajectory in play(made(task, seed), chosen):
+        for trajectory in play(make_examples(task, seed), read_settings):
             assert trajectory.reward == 1 and trajectory.answer == replies(trajectory)[-1]
             *updates, answer = trajectory.conversations
             assert len(updates) > 4 and answer.kind == "answer"
-            assert all(words(it.memory) < 120 for it in updates), "the token that ends the reply has room"
-            assert {it.completion.finish_reason for it in trajectory.conversations} == {"stop"}
+            assert all(words(update.memory) < 120 for update in updates), (
+                "the token that ends the reply has room"
+            )
+            assert {conversation.completion.finish_reason for conversation in trajectory.conversations} == {
+                "stop"
+            }
 
 
 @pytest.mark.parametrize("workflow", ["gated", "overwrite"])
 @pytest.mark.parametrize("task", ["niah_multivalue", "hqa", "fwe"])
 def test_its_conversations_are_those_of_a_real_read_that_has_its_replies(task: str, workflow: str) -> None:
-    chosen = settings(workflow=workflow)
-    for whole, trajectory in zip(made(task), play(made(task), chosen), strict=True):
-        again = read(whole, ScriptedEngine(replies(trajectory)), chosen)
-        assert [(it.messages, it.memory) for it in again] == [
-            (it.messages, it.memory) for it in trajectory.conversations
+    read_settings = settings(workflow=workflow)
+    for whole, trajectory in zip(make_examples(task), play(make_examples(task), read_settings), strict=True):
+        again = read(whole, ScriptedEngine(replies(trajectory)), read_settings)
+        assert [(conversation.messages, conversation.memory) for conversation in again] == [
+            (conversation.messages, conversation.memory) for conversation in trajectory.conversations
         ]
 
 
 @pytest.mark.parametrize("workflow", ["gated", "overwrite"])
 def test_a_chunk_that_adds_nothing_leaves_the_memory(workflow: str) -> None:
-    (chain,) = made("vt", count=1, length=900)
+    (chain,) = make_examples("vt", count=1, length=900)
     (trajectory,) = play([chain], settings(workflow=workflow, chunk_tokens=60))
     before, idle = "", []
     for conversation in trajectory.conversations[:-1]:
         chunk = conversation.messages[0].content.split("<problem")[0]
-        found = [line for line in chain.evidence if line in chunk]
-        lines = [*before.split("\n"), *found] if before else found
+        evidence = [line for line in chain.evidence if line in chunk]
+        lines = [*before.split("\n"), *evidence] if before else evidence
         after = "\n".join(lines)
         assert conversation.memory == after
-        if not found:
+        if not evidence:
             idle.append((conversation.completion.text, before))
         before = after
     assert len(idle) > 4 and before.split("\n") == [*chain.evidence]
-    kept = {"gated": lambda _: UNCHANGED, "overwrite": lambda memory: memory or "(empty)"}[workflow]
-    assert [reply for reply, _ in idle] == [kept(memory) for _, memory in idle]
+    expected_reply = {"gated": lambda _: UNCHANGED, "overwrite": lambda memory: memory or "(empty)"}[workflow]
+    assert [reply for reply, _ in idle] == [expected_reply(memory) for _, memory in idle]
     assert {"", before} < {memory for _, memory in idle}
 
 
@@ -125,26 +141,29 @@ def test_a_chunk_that_adds_nothing_leaves_the_memory(workflow: str) -> None:
 def test_mistakes_are_not_imitated_but_recovering_from_them_is(workflow: str) -> None:
     others = [f"Nothing of note, {number} times." for number in range(40)]
     document = " ".join([*others[:20], "The hat of Ada is red.", NEEDLE, *others[20:]])
-    whole, chosen = example(document, NEEDLE), settings(workflow=workflow, chunk_tokens=30)
+    whole, read_settings = example(document, NEEDLE), settings(workflow=workflow, chunk_tokens=30)
 
     async def run(mistakes: float) -> Trajectory:
-        found = solve(
+        trajectories = solve(
             [replace(whole, problem="Which number has Ada?")],
-            chosen,
+            read_settings,
             MODEL,
             partial(Oracle, mistakes=mistakes),
         )
-        (trajectory,) = [it async for it in found]
+        (trajectory,) = [trajectory async for trajectory in trajectories]
         return trajectory
 
     right, erring = asyncio.run(run(0.0)), asyncio.run(run(1.0))
     assert erring.reward == 1 and erring.answer == right.answer == "77"
     assert len(right.conversations) > 5 > len(erring.conversations) == 2
     update, answer = erring.conversations
-    shown, noted = (re.split(r"</?memory-\w+>\n", it.messages[0].content)[1] for it in (update, answer))
-    assert shown.startswith("Nothing of note") and replies(erring)[0] == update.memory == NEEDLE
-    noted = noted.split("\n")
-    assert noted[0] == NEEDLE and noted[1] in others
+    update_memory, answer_memory = (
+        re.split(r"</?memory-\w+>\n", conversation.messages[0].content)[1]
+        for conversation in (update, answer)
+    )
+    assert update_memory.startswith("Nothing of note") and replies(erring)[0] == update.memory == NEEDLE
+    lines = answer_memory.split("\n")
+    assert lines[0] == NEEDLE and lines[1] in others
     some = asyncio.run(run(0.5))
     assert 2 < len(some.conversations) < len(right.conversations)
     assert replies(some) == replies(asyncio.run(run(0.5)))
@@ -154,26 +173,29 @@ def test_without_room_for_a_mistake_none_is_made() -> None:
     whole = example(" ".join([NEEDLE, *["A sentence of seven words is this."] * 20]), NEEDLE)
 
     async def run() -> Trajectory:
-        chosen = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 2)
-        (trajectory,) = [it async for it in solve([whole], chosen, MODEL, partial(Oracle, mistakes=1.0))]
+        read_settings = settings(chunk_tokens=30, memory_tokens=words(NEEDLE) + 2)
+        (trajectory,) = [
+            trajectory
+            async for trajectory in solve([whole], read_settings, MODEL, partial(Oracle, mistakes=1.0))
+        ]
         return trajectory
 
     trajectory = asyncio.run(run())
-    assert {it.memory for it in trajectory.conversations} == {NEEDLE}
+    assert {conversation.memory for conversation in trajectory.conversations} == {NEEDLE}
 
 
 def test_several_answers_are_given_in_the_order_of_the_memory() -> None:
     for whole, trajectory in zip(
-        made("niah_multivalue"), play(made("niah_multivalue"), settings()), strict=True
+        make_examples("niah_multivalue"), play(make_examples("niah_multivalue"), settings()), strict=True
     ):
-        given = trajectory.answer.split(", ")
-        assert sorted(given) == sorted(whole.answers)
-        assert given == sorted(given, key=whole.document.find)
+        answers = trajectory.answer.split(", ")
+        assert sorted(answers) == sorted(whole.answers)
+        assert answers == sorted(answers, key=whole.document.find)
 
 
 @pytest.mark.parametrize("task", ["niah_single_2", "niah_multiquery", "hqa", "squad"])
 def test_an_absent_answer_is_said_to_be_absent(task: str) -> None:
-    for trajectory in play(made(task, absent=1.0), settings()):
+    for trajectory in play(make_examples(task, absent=1.0), settings()):
         assert {*replies(trajectory)} == {UNCHANGED}, "nobody is asked to answer from nothing"
         assert trajectory.answer == NOT_FOUND
         assert trajectory.reward == 1
@@ -181,12 +203,12 @@ def test_an_absent_answer_is_said_to_be_absent(task: str) -> None:
 
 def memories(whole: Example, *chunks: str, limit: int = 100) -> list[str]:
     """The memories of the oracle at these chunks."""
-    oracle, found = Oracle(whole, OVERWRITE, MODEL), [""]
+    oracle, history = Oracle(whole, OVERWRITE, MODEL), [""]
     for chunk in chunks:
-        prompt = oracle.prompts.fill("update", problem=whole.problem, chunk=chunk, memory=found[-1])
+        prompt = oracle.prompts.fill("update", problem=whole.problem, chunk=chunk, memory=history[-1])
         reply = asyncio.run(oracle.complete(prompt, Sampling(limit + 1))).text
-        found.append(reply if reply != "(empty)" else "")
-    return found[1:]
+        history.append(reply if reply != "(empty)" else "")
+    return history[1:]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +368,7 @@ def test_a_sentence_that_sounds_idle_is_noted_like_any_other() -> None:
     idle = "The text does not provide any information."
     whole = example(f"{idle} {OTHER} {OTHER} {NEEDLE} {OTHER}", idle, NEEDLE)
     (trajectory,) = play([whole], settings(chunk_tokens=7))
-    memories = [it.memory for it in trajectory.conversations]
+    memories = [conversation.memory for conversation in trajectory.conversations]
     assert (
         memories[0] and idle.startswith(memories[0]) and NEEDLE in memories[-1] and trajectory.answer == "77"
     )
@@ -369,9 +391,9 @@ def test_a_tally_is_cut_to_the_memory_and_counts_what_was_seen() -> None:
 
 
 def test_a_tally_has_four_times_the_words_that_are_asked_for() -> None:
-    listed = [f"{number}. word-{number % 9} of {number % 9}" for number in range(30)]
-    whole = example(" ".join(listed), answers=("word-0 of 0", "word-1 of 1"), task="cwe")
-    first, second = " ".join(listed[:8]) + " ", " ".join(listed[8:])
+    entries = [f"{number}. word-{number % 9} of {number % 9}" for number in range(30)]
+    whole = example(" ".join(entries), answers=("word-0 of 0", "word-1 of 1"), task="cwe")
+    first, second = " ".join(entries[:8]) + " ", " ".join(entries[8:])
     assert memories(whole, first)[0].split(", ")[-1] == "word-7 of 7 1"
     assert memories(whole, first, second)[1].split(", ")[:4] == [f"word-{n} of {n} 4" for n in (0, 1, 2)] + [
         "word-3 of 3 3"

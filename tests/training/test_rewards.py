@@ -77,18 +77,18 @@ def test_a_scorer_by_name() -> None:
 
 
 def test_a_function_of_a_file_that_has_a_dataclass(tmp_path: Path) -> None:
-    place = tmp_path / "mine.py"
-    place.write_text(
+    path = tmp_path / "mine.py"
+    path.write_text(
         "from __future__ import annotations\n"
         "from dataclasses import dataclass\n"
         "@dataclass\nclass Worth:\n    it: float\n"
         "def worth(example, trajectory):\n    return Worth(0.5).it\n"
     )
-    assert load_reward(f"{place}:worth")(*[None] * 2) == 0.5  # type: ignore[arg-type]
+    assert load_reward(f"{path}:worth")(*[None] * 2) == 0.5  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("raise KeyError('colour')", "failed on the example e (KeyError: 'colour')"),
         ("return 'good'", "failed on the example e (ValueError: could not convert string to float: 'good')"),
@@ -96,12 +96,12 @@ def test_a_function_of_a_file_that_has_a_dataclass(tmp_path: Path) -> None:
         ("return float('-inf')", "is -inf for the example e: return a finite number"),
     ],
 )
-def test_a_function_that_fails_or_gives_no_number_is_named(body: str, said: str, tmp_path: Path) -> None:
-    place = tmp_path / "mine.py"
-    place.write_text(f"def worth(example, trajectory):\n    {body}\n", "utf-8")
+def test_a_function_that_fails_or_gives_no_number_is_named(body: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"def worth(example, trajectory):\n    {body}\n", "utf-8")
     with pytest.raises(SettingsError) as caught:
-        load_reward(f"{place}:worth")(Example("e", "hqa", "?", "a", ("b",), 1), Trajectory("e", (), "b"))
-    assert str(caught.value) == f"the reward {place}:worth {said}"
+        load_reward(f"{path}:worth")(Example("e", "hqa", "?", "a", ("b",), 1), Trajectory("e", (), "b"))
+    assert str(caught.value) == f"the reward {path}:worth {message}"
 
 
 @pytest.mark.parametrize(

@@ -47,16 +47,16 @@ def calls_of(engine: FunctionEngine) -> list[tuple[str, Sampling]]:
 
 
 def groups(engine: Engine, examples: Sequence[Example] = EXAMPLES, **options: Any) -> list[Any]:
-    given = {"settings": SETTINGS, "reward": load_reward(), "attempts": 4, **options}
+    arguments = {"settings": SETTINGS, "reward": load_reward(), "attempts": 4, **options}
     seeds = [f"0/{number}" for number in range(len(examples))]
-    return asyncio.run(Rollout(engine=engine, **given).groups(examples, seeds))
+    return asyncio.run(Rollout(engine=engine, **arguments).groups(examples, seeds))
 
 
 def read(example: Example, engine: Engine, settings: ReadSettings) -> list[Conversation]:
     async def run() -> list[Conversation]:
         return [
-            it
-            async for it in Read(
+            conversation
+            async for conversation in Read(
                 example.problem, text_document(example.document, is_example=True), engine, settings
             )
         ]
@@ -65,7 +65,7 @@ def read(example: Example, engine: Engine, settings: ReadSettings) -> list[Conve
 
 
 def untimed(conversations: Sequence[Conversation]) -> list[Conversation]:
-    return [replace(it, seconds=0.0) for it in conversations]
+    return [replace(conversation, seconds=0.0) for conversation in conversations]
 
 
 @pytest.mark.parametrize("only_verdicts", [True, False])
@@ -74,10 +74,10 @@ def test_where_only_verdicts_are_trained_the_answer_is_greedy(only_verdicts: boo
         lambda prompt: Completion("Yes", "stop", (1,), (2,), (-0.5,), alternatives={"Yes": -0.5, "No": -1.0}),
         judges="adapter",
     )
-    chosen = SETTINGS.replace(workflow="select", memory_tokens=30)
-    groups(engine, EXAMPLES[:1], settings=chosen, attempts=2, only_verdicts=only_verdicts)
-    drawn = {(sampling.verdict, sampling.temperature) for sampling in engine.samplings}
-    assert drawn == {(True, 1.0), (False, 0.0 if only_verdicts else 1.0)}
+    settings = SETTINGS.replace(workflow="select", memory_tokens=30)
+    groups(engine, EXAMPLES[:1], settings=settings, attempts=2, only_verdicts=only_verdicts)
+    temperatures = {(sampling.verdict, sampling.temperature) for sampling in engine.samplings}
+    assert temperatures == {(True, 1.0), (False, 0.0 if only_verdicts else 1.0)}
 
 
 # A plug-in's may be installed beside ours, and need other replies.
@@ -87,11 +87,11 @@ OURS = [name for name in READING if workflows()[name].run.__module__.startswith(
 @pytest.mark.parametrize("workflow", OURS)
 def test_attempts_have_the_conversations_of_a_read(workflow: str) -> None:
     room = 30 if workflow in ("notes", "select") else 6  # for whole sentences with their places
-    chosen = SETTINGS.replace(workflow=workflow, memory_tokens=room)
-    made = groups(sampler(), settings=chosen)
-    assert [group.example for group in made] == EXAMPLES
-    for group in made:
-        expected = untimed(read(group.example, sampler(), chosen))
+    settings = SETTINGS.replace(workflow=workflow, memory_tokens=room)
+    results = groups(sampler(), settings=settings)
+    assert [group.example for group in results] == EXAMPLES
+    for group in results:
+        expected = untimed(read(group.example, sampler(), settings))
         assert expected and len(group.trajectories) == 4
         for attempt in group.trajectories:
             assert untimed(attempt.conversations) == expected
@@ -166,7 +166,9 @@ def test_an_example_whose_problem_is_too_long_is_skipped(caplog: pytest.LogCaptu
     long = replace(EXAMPLES[1], id="long", problem="Who " * 5000)
     first, none, last = groups(sampler(), [EXAMPLES[0], long, EXAMPLES[2]])
     assert none is None and first and last and len(last.trajectories) == 4
-    assert [it.getMessage()[:40] for it in caplog.records] == ["long is skipped: the problem has 5000 to"]
+    assert [record.getMessage()[:40] for record in caplog.records] == [
+        "long is skipped: the problem has 5000 to"
+    ]
 
 
 def test_attempts_keep_journals_where_they_are_wanted(tmp_path: Path) -> None:
@@ -199,8 +201,8 @@ def test_a_reward_is_any_function_by_name(tmp_path: Path) -> None:
         f"{tmp_path}/no.py:x": "there is no file",
         "no.module:x": "cannot be loaded",
     }
-    for name, said in wrong.items():
-        with pytest.raises(SettingsError, match=said):
+    for name, message in wrong.items():
+        with pytest.raises(SettingsError, match=message):
             load_reward(name)
 
 
@@ -216,20 +218,29 @@ def test_what_was_sampled_is_kept() -> None:
     policy = load_policy(preset.policy.replace(dtype="float32"), temperature=1.0, seed=0)
     data = load_data(preset.data.examples, 0, len)
     engine = TransformersEngine(policy.network, policy.tokenizer, window_tokens=256)
-    chosen = preset.read.replace(temperature=1.0, memory_tokens=3, answer_tokens=2)
-    made = groups(engine, data.first(3), settings=chosen)
-    sequences = [it for group in made for attempt in group.trajectories for it in sequences_of(attempt, 1.0)]
+    settings = preset.read.replace(temperature=1.0, memory_tokens=3, answer_tokens=2)
+    results = groups(engine, data.first(3), settings=settings)
+    sequences = [
+        sequence
+        for group in results
+        for attempt in group.trajectories
+        for sequence in sequences_of(attempt, 1.0)
+    ]
     assert len(sequences) == 3 * 4 * 4, "three chunks and an answer"
-    for group in made:
+    for group in results:
         for attempt in group.trajectories:
-            for it in attempt.conversations:
-                ids = torch.tensor([it.completion.prompt_ids + it.completion.completion_ids])
+            for conversation in attempt.conversations:
+                ids = torch.tensor(
+                    [conversation.completion.prompt_ids + conversation.completion.completion_ids]
+                )
                 with torch.no_grad():
                     logprobs = torch.log_softmax(policy.network(ids).logits[0], -1)
-                first = len(it.completion.prompt_ids) - 1
+                first = len(conversation.completion.prompt_ids) - 1
                 expected = [logprobs[first + n, token].item()
-                            for n, token in enumerate(it.completion.completion_ids)]  # fmt: skip
-                assert it.completion.logprobs == pytest.approx(expected, abs=1e-5)
-                text = policy.tokenizer.decode(it.completion.completion_ids, skip_special_tokens=True)
-                assert text == it.completion.text
-    assert len({it.completion_ids for it in sequences}) > 10, "they are random"
+                            for n, token in enumerate(conversation.completion.completion_ids)]  # fmt: skip
+                assert conversation.completion.logprobs == pytest.approx(expected, abs=1e-5)
+                text = policy.tokenizer.decode(
+                    conversation.completion.completion_ids, skip_special_tokens=True
+                )
+                assert text == conversation.completion.text
+    assert len({sequence.completion_ids for sequence in sequences}) > 10, "they are random"

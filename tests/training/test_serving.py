@@ -37,7 +37,7 @@ def server(serving: Serving) -> Iterator[Server]:
         yield started
 
 
-def chosen(folder: Path, server: Server, *changes: str) -> TrainingSettings:
+def make_settings(folder: Path, server: Server, *changes: str) -> TrainingSettings:
     return settings(folder, f"rollout.server={server.base_url}", "engine.retries=0", *changes)
 
 
@@ -80,12 +80,12 @@ def test_vllm_gets_each_lora_and_drops_the_one_before(
             await opened.push(policy, step)
             assert opened.engine.model.name == f"policy-00000{step}"
 
-    policy = pushed(chosen(tmp_path, server, *VLLM), tmp_path / "run", use)
+    policy = pushed(make_settings(tmp_path, server, *VLLM), tmp_path / "run", use)
     first, second = "policy-000000", "policy-000001"
     assert serving.taken == [("load", first), ("load", second), ("unload", first)]
     assert torch.allclose(logits(serving.models[second]), logits(policy.network), atol=1e-5)
     assert not torch.allclose(logits(serving.models[BASE]), logits(policy.network), atol=1e-2)
-    assert [it.name for it in (tmp_path / "run" / "served").iterdir()] == [second]
+    assert [path.name for path in (tmp_path / "run" / "served").iterdir()] == [second]
 
 
 def test_sglang_gets_a_folder_with_all_weights(tmp_path: Path, serving: Serving, server: Server) -> None:
@@ -95,17 +95,17 @@ def test_sglang_gets_a_folder_with_all_weights(tmp_path: Path, serving: Serving,
             await opened.push(policy, step)
             assert opened.engine.model.name == BASE
 
-    policy = pushed(chosen(tmp_path, server, *SGLANG), tmp_path / "run", use)
+    policy = pushed(make_settings(tmp_path, server, *SGLANG), tmp_path / "run", use)
     assert serving.taken == [("update", "policy-000000"), ("update", "policy-000001")]
     assert torch.allclose(logits(serving.models[BASE]), logits(policy.network), atol=1e-5)
-    assert [it.name for it in (tmp_path / "run" / "served").iterdir()] == ["policy-000001"]
+    assert [path.name for path in (tmp_path / "run" / "served").iterdir()] == ["policy-000001"]
 
 
 def test_a_server_that_has_weights_gets_none(tmp_path: Path, serving: Serving, server: Server) -> None:
     async def use(opened: Pushing, policy: Policy) -> None:
         await opened.push(policy, 0)
 
-    pushed(chosen(tmp_path, server, "rollout.push=none"), tmp_path / "run", use)
+    pushed(make_settings(tmp_path, server, "rollout.push=none"), tmp_path / "run", use)
     assert serving.taken == [] and not (tmp_path / "run" / "served").exists()
 
 
@@ -114,7 +114,7 @@ def test_of_several_processes_one_gives_the_weights(tmp_path: Path, serving: Ser
         await opened.push(policy, 3, main=False)
         assert opened.engine.model.name == "policy-000003"
 
-    pushed(chosen(tmp_path, server, *VLLM), tmp_path / "run", use)
+    pushed(make_settings(tmp_path, server, *VLLM), tmp_path / "run", use)
     assert serving.taken == []
 
 
@@ -124,7 +124,7 @@ def test_leftovers_of_an_interrupted_run_are_replaced(
     async def use(opened: Pushing, policy: Policy) -> None:
         await opened.push(policy, 5)
 
-    wanted = chosen(tmp_path, server, *VLLM)
+    wanted = make_settings(tmp_path, server, *VLLM)
     pushed(wanted, tmp_path / "run", use)
     server.listed = [{"id": BASE}, {"id": "policy-000005", "parent": BASE}]
     old = serving.models["policy-000005"]
@@ -149,7 +149,7 @@ def test_a_server_that_takes_no_weights_is_an_error(tmp_path: Path, changes: tup
         Server(listed=[{"id": BASE}]) as plain,
         pytest.raises(EngineError, match=r"did not take the weights .*no page .*see rollout\.push"),
     ):
-        pushed(chosen(tmp_path, plain, *changes), tmp_path / "run", use)
+        pushed(make_settings(tmp_path, plain, *changes), tmp_path / "run", use)
 
 
 def test_what_a_server_says_is_shown(tmp_path: Path) -> None:
@@ -161,12 +161,12 @@ def test_what_a_server_says_is_shown(tmp_path: Path) -> None:
         Server(pages=pages, listed=[{"id": BASE}]) as strict,
         pytest.raises(EngineError, match="max_lora_rank is 1"),
     ):
-        pushed(chosen(tmp_path, strict, *VLLM), tmp_path / "run", use)
+        pushed(make_settings(tmp_path, strict, *VLLM), tmp_path / "run", use)
 
 
 def test_all_weights_are_no_lora(tmp_path: Path, server: Server) -> None:
     with pytest.raises(SettingsError, match=re.escape("set policy.lora_rank, or another rollout.push")):
-        train(chosen(tmp_path, server, "rollout.push=vllm-lora"), tmp_path / "run")
+        train(make_settings(tmp_path, server, "rollout.push=vllm-lora"), tmp_path / "run")
     assert lines(tmp_path / "run") == [], "before the warm start"
 
 
@@ -175,7 +175,7 @@ def test_training_on_what_a_server_samples(
     changes: tuple[str, ...], tmp_path: Path, serving: Serving, server: Server
 ) -> None:
     more = (*changes, "optimizer.learning_rate=0.05", "evaluation.every=1")
-    train(chosen(tmp_path, server, *more), tmp_path / "run")
+    train(make_settings(tmp_path, server, *more), tmp_path / "run")
     rows = lines(tmp_path / "run", "training")
     assert all(62 <= row["tokens"] <= 64 for row in rows), "with an empty memory, no answer is asked for"
     assert all(row["gradient_norm"] > 0 for row in rows)
@@ -188,7 +188,7 @@ def test_training_on_what_a_server_samples(
 def test_an_evaluation_reads_with_the_weights_of_its_step(
     tmp_path: Path, serving: Serving, server: Server
 ) -> None:
-    train(chosen(tmp_path, server, *VLLM, "evaluation.every=1"), tmp_path / "run")
+    train(make_settings(tmp_path, server, *VLLM, "evaluation.every=1"), tmp_path / "run")
     greedy = [body["model"] for body in server.asked if "messages" in body and body["temperature"] == 0]
     assert list(dict.fromkeys(greedy)) == [f"policy-00000{step}" for step in range(4)]
     sampled = [body["model"] for body in server.asked if "messages" in body and body["temperature"]]
@@ -200,11 +200,11 @@ def test_what_vllm_has_cached_of_an_earlier_run_is_not_used(
 ) -> None:
     salts: list[str] = []
     for name in ("one", "other"):
-        begun = len(server.asked)
-        train(chosen(tmp_path, server, *VLLM, "steps=1"), tmp_path / name)
-        asked = {body["cache_salt"] for body in server.asked[begun:] if "messages" in body}
-        assert len(asked) == 1, "within a run, a prompt's beginning is computed once"
-        salts += asked
+        start = len(server.asked)
+        train(make_settings(tmp_path, server, *VLLM, "steps=1"), tmp_path / name)
+        run_salts = {body["cache_salt"] for body in server.asked[start:] if "messages" in body}
+        assert len(run_salts) == 1, "within a run, a prompt's beginning is computed once"
+        salts += run_salts
     assert salts[0] != salts[1]
 
 
@@ -213,7 +213,7 @@ def test_a_server_that_fails_for_good_ends_the_run(tmp_path: Path, serving: Serv
         serving.start(faults=lasting_fault(refusal(503, "on fire"), spared=70)) as broken,
         pytest.raises(EngineError, match="on fire"),
     ):
-        train(chosen(tmp_path, broken, *VLLM, "evaluation.every=0"), tmp_path / "run")
+        train(make_settings(tmp_path, broken, *VLLM, "evaluation.every=0"), tmp_path / "run")
     assert len(lines(tmp_path / "run", "training")) == 1
 
 
@@ -227,4 +227,4 @@ def test_a_server_that_tells_no_token_ids_is_named(tmp_path: Path, serving: Serv
         Server(completion=bare, pages=serving.pages, listed=[{"id": BASE}]) as old,
         pytest.raises(TrainingError, match="vLLM"),
     ):
-        train(chosen(tmp_path, old, *VLLM, "evaluation.every=0"), tmp_path / "run")
+        train(make_settings(tmp_path, old, *VLLM, "evaluation.every=0"), tmp_path / "run")

@@ -25,30 +25,30 @@ class Maker:
     def __init__(self) -> None:
         self.sampled = {0: 0.25}
 
-    def __call__(self, given: Command, out: Path) -> None:
-        if given[:2] == ("train", "run"):
+    def __call__(self, command: Command, out: Path) -> None:
+        if command[:2] == ("train", "run"):
             out.mkdir(parents=True, exist_ok=True)
             rows = out / "metrics.jsonl"
             with open_metrics(out, {}, rows.stat().st_size if rows.exists() else None) as metrics:
                 values = {"reward": 0.5, "equal_groups": 0.25, "reward/two_hops": 0.125}
-                metrics.write("training", int(setting(given, "steps")), values)
-        elif not given[0].endswith("measure.py"):
+                metrics.write("training", int(setting(command, "steps")), values)
+        elif not command[0].endswith("measure.py"):
             out.mkdir(parents=True, exist_ok=True)
         else:
-            self.measure(given, out)
+            self.measure(command, out)
 
-    def measure(self, given: Command, out: Path) -> None:
-        step, count = int(out.stem.split("-")[2][4:]), int(given[given.index("--count") + 1])
+    def measure(self, command: Command, out: Path) -> None:
+        step, count = int(out.stem.split("-")[2][4:]), int(command[command.index("--count") + 1])
         row = {"score": 0.5, "sampled": self.sampled.get(step, 0.5), "needed": 2, "needed noted": 1}
         row |= {"others": 10, "others noted": 1}
         out.parent.mkdir(parents=True, exist_ok=True)
         rows = ({"id": str(number), "task": TASKS[number % 3], **row} for number in range(count))
-        out.write_text("".join(json.dumps(it) + "\n" for it in rows))
+        out.write_text("".join(json.dumps(record) + "\n" for record in rows))
 
 
-def setting(given: tuple[str, ...], name: str) -> str:
+def setting(command: tuple[str, ...], name: str) -> str:
     """What a command sets."""
-    return next(word for word in given if word.startswith(f"{name}=")).partition("=")[2]
+    return next(word for word in command if word.startswith(f"{name}=")).partition("=")[2]
 
 
 @pytest.fixture
@@ -70,29 +70,30 @@ def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *more: s
 
 def trained(commands: Commands) -> list[tuple[str, int]]:
     """The runs that were begun or continued, each with the step that it went to."""
-    runs = (it for it in commands.called if it[:2] == ("train", "run"))
+    runs = (command for command in commands.called if command[:2] == ("train", "run"))
     return [
-        (Path(it[it.index("--out") + 1]).name.removesuffix("-run"), int(setting(it, "steps"))) for it in runs
+        (Path(command[command.index("--out") + 1]).name.removesuffix("-run"), int(setting(command, "steps")))
+        for command in runs
     ]
 
 
 def test_each_arm_of_each_seed_is_measured_at_every_report(
     commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module, called = commands
+    module, recorder = commands
     run(module, monkeypatch, tmp_path)
-    made = trained(called)
+    runs = trained(recorder)
     for seed in range(2):
         for arm in ("trajectory", "answer"):
-            assert [step for name, step in made if name == f"{arm}-seed{seed}"] == [20, 30, 40, 60]
-    assert [name for name, _ in made][:4] == ["trajectory-seed0"] * 2 + ["answer-seed0"] * 2, (
+            assert [step for name, step in runs if name == f"{arm}-seed{seed}"] == [20, 30, 40, 60]
+    assert [name for name, _ in runs][:4] == ["trajectory-seed0"] * 2 + ["answer-seed0"] * 2, (
         "the check is first"
     )
-    for it in called.called:
-        if it[:2] == ("train", "run"):
-            name = Path(it[it.index("--out") + 1]).name
-            assert setting(it, "loss.credit") == name.partition("-")[0]
-            assert Path(setting(it, "policy.model")).name == f"forms-{name.split('-')[1]}"
+    for command in recorder.called:
+        if command[:2] == ("train", "run"):
+            name = Path(command[command.index("--out") + 1]).name
+            assert setting(command, "loss.credit") == name.partition("-")[0]
+            assert Path(setting(command, "policy.model")).name == f"forms-{name.split('-')[1]}"
     report = (tmp_path / "report.md").read_text()
     assert "| 20, 2, all | 50, 50, 50, 10 | 50, 50, 50, 10 | 0.50, 0.25 |" in report
     assert (
@@ -113,13 +114,13 @@ def test_each_arm_of_each_seed_is_measured_at_every_report(
 def test_a_first_seed_whose_sampled_score_has_not_doubled_ends_it(
     commands: tuple[ModuleType, Commands], maker: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module, called = commands
+    module, recorder = commands
     maker.sampled[30] = 0.49
     with pytest.raises(
         SystemExit, match=r"Stopped after 30 steps of seed 0: .* 3 small .* from 25.0 to 49.0"
     ):
         run(module, monkeypatch, tmp_path)
-    assert {name for name, _ in trained(called)} == {"trajectory-seed0", "answer-seed0"}
+    assert {name for name, _ in trained(recorder)} == {"trajectory-seed0", "answer-seed0"}
     assert (tmp_path / "report.md").read_text().startswith("Stopped after 30 steps")
     run(module, monkeypatch, tmp_path, "--checked", "0", "--seeds", "1")
 
@@ -127,13 +128,17 @@ def test_a_first_seed_whose_sampled_score_has_not_doubled_ends_it(
 def test_a_second_start_continues_where_it_stopped(
     commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module, called = commands
-    called.fails_at = "answer-seed1-step040-large"
+    module, recorder = commands
+    recorder.fails_at = "answer-seed1-step040-large"
     with pytest.raises(SystemExit):
         run(module, monkeypatch, tmp_path)
-    first = trained(called)
-    called.called.clear()
-    called.fails_at = ""
+    first = trained(recorder)
+    recorder.called.clear()
+    recorder.fails_at = ""
     run(module, monkeypatch, tmp_path)
-    assert trained(called) == [("answer-seed1", 40), ("answer-seed1", 60)] and ("answer-seed1", 40) in first
-    assert not [it for it in called.called if it[:2] == ("train", "sft") or it[0].endswith("copying.py")]
+    assert trained(recorder) == [("answer-seed1", 40), ("answer-seed1", 60)] and ("answer-seed1", 40) in first
+    assert not [
+        command
+        for command in recorder.called
+        if command[:2] == ("train", "sft") or command[0].endswith("copying.py")
+    ]

@@ -29,9 +29,12 @@ def test_all_tokens_but_the_first_count() -> None:
 def test_what_is_to_be_predicted_stood_somewhere_before() -> None:
     lengths, distances = set(), set()
     for seed in range(300):
-        made = with_copy(1024, 384, random.Random(seed))
-        ids, copied = made.prompt_ids + made.completion_ids, made.prompt_ids[-2:] + made.completion_ids
-        start = next(it for it in range(len(ids)) if ids[it : it + len(copied)] == copied)
+        sequence = with_copy(1024, 384, random.Random(seed))
+        ids, copied = (
+            sequence.prompt_ids + sequence.completion_ids,
+            sequence.prompt_ids[-2:] + sequence.completion_ids,
+        )
+        start = next(index for index in range(len(ids)) if ids[index : index + len(copied)] == copied)
         assert start + len(copied) < len(ids) - len(copied) + 1 and max(ids) < 1024 and len(ids) <= 384
         lengths.add(len(ids))
         distances.add(len(ids) - len(copied) - start)
@@ -40,15 +43,15 @@ def test_what_is_to_be_predicted_stood_somewhere_before() -> None:
 
 def test_a_small_vocabulary_is_enough() -> None:
     for seed in range(20):
-        made = with_copy(10, 48, random.Random(seed))
-        assert set(made.prompt_ids + made.completion_ids) <= set(range(10))
+        sequence = with_copy(10, 48, random.Random(seed))
+        assert set(sequence.prompt_ids + sequence.completion_ids) <= set(range(10))
 
 
 def test_nine_in_ten_are_random() -> None:
     source = random.Random(0)
-    found = [draw_copies(POOL, 1024, 48, source) for _ in range(1000)]
-    pool = {all_tokens(it) for it in POOL[0]}
-    assert 870 <= sum(it not in pool for it in found) <= 930 and pool <= set(found)
+    sequences = [draw_copies(POOL, 1024, 48, source) for _ in range(1000)]
+    pool = {all_tokens(sequence) for sequence in POOL[0]}
+    assert 870 <= sum(sequence not in pool for sequence in sequences) <= 930 and pool <= set(sequences)
 
 
 def test_it_writes_a_model_that_has_learned(

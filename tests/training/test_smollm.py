@@ -104,8 +104,8 @@ def test_a_run_that_was_killed_after_a_step_ends_the_same(
     run = tmp_path / "killed"
     shutil.copytree(whole, run)
     (run / CHECKPOINTS / "step-000002.pt").unlink()
-    told = train(wanted, run, resume=True)
-    assert [(stage, step) for stage, step, _ in told.rows] == [("training", 2)]
+    watch = train(wanted, run, resume=True)
+    assert [(stage, step) for stage, step, _ in watch.rows] == [("training", 2)]
     assert lines(run) == lines(whole)
     ours, theirs = weights(run), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -64,10 +64,10 @@ def test_a_group_is_counted() -> None:
 
 
 def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
-    found = compute_means(
+    means = compute_means(
         [count_group(GROUP, 0), count_group(Group(GROUP.example, (GOOD, GOOD)), 1)], 2, 3, True
     )
-    assert found == {
+    assert means == {
         "reward": 3 / 4,
         "reward_std": pytest.approx((3 / 16) ** 0.5),  # of 1, 0, 1, 1: 3/4 * 1/4
         "groups": 2,
@@ -92,24 +92,24 @@ def test_a_step_is_the_mean_over_its_attempts_and_updates() -> None:
 def test_failures_at_the_limit_are_distinguished_from_empty_answers() -> None:
     thinking = conversation("answer", 9, "", "length")
     cut = Trajectory("e", (conversation("update", 1, "a", "length"), thinking), "", error="empty answer")
-    found = compute_means([count_group(Group(GROUP.example, (GOOD, cut, FAILED)), 0)], 1, 0, True)
-    assert (found["failed"], found["failed_cut"]) == (2, 1)
+    means = compute_means([count_group(Group(GROUP.example, (GOOD, cut, FAILED)), 0)], 1, 0, True)
+    assert (means["failed"], means["failed_cut"]) == (2, 1)
 
 
 def test_an_attempt_with_no_conversation_at_all_is_counted() -> None:
     empty = Trajectory("e", (), "", error="no engine")
-    found = compute_means([count_group(Group(GROUP.example, (empty,)), 0)], 1, 0, True)
-    assert (found["reward"], found["failed"], found["conversations"]) == (0.0, 1, 0)
-    assert found["memory_tokens"] == found["longest_reply_tokens"] == 0
+    means = compute_means([count_group(Group(GROUP.example, (empty,)), 0)], 1, 0, True)
+    assert (means["reward"], means["failed"], means["conversations"]) == (0.0, 1, 0)
+    assert means["memory_tokens"] == means["longest_reply_tokens"] == 0
 
 
 def test_equal_groups_and_rewards_are_told_by_task_whether_groups_are_dropped_or_not() -> None:
     counts = [of(0, 1.0, 1.0, task="a"), of(1, 0.0, 1.0, task="a"), of(2, 0.0, 0.0, task="b")]
     for drop_equal in (False, True):
-        found = compute_means(counts, 1, 0, drop_equal)
-        assert found["groups_dropped"] == 2 * drop_equal and found["equal_groups"] == 2 / 3
-        assert (found["reward/a"], found["equal_groups/a"]) == (3 / 4, 1 / 2)
-        assert (found["reward/b"], found["equal_groups/b"]) == (0.0, 1.0)
+        means = compute_means(counts, 1, 0, drop_equal)
+        assert means["groups_dropped"] == 2 * drop_equal and means["equal_groups"] == 2 / 3
+        assert (means["reward/a"], means["equal_groups/a"]) == (3 / 4, 1 / 2)
+        assert (means["reward/b"], means["equal_groups/b"]) == (0.0, 1.0)
 
 
 def test_groups_are_chosen_task_by_task_so_that_each_update_has_its_share() -> None:

@@ -58,7 +58,9 @@ def test_a_position_has_its_example_whatever_was_asked_before(tmp_path: Path) ->
     name = rows(tmp_path / "a.jsonl", 5)
     through = ids(load_data([name], 3, count), range(20))
     jumping = load_data([name], 3, count)
-    assert [jumping.at(place).id for place in (17, 2, 17, 9)] == [through[place] for place in (17, 2, 17, 9)]
+    assert [jumping.at(position).id for position in (17, 2, 17, 9)] == [
+        through[position] for position in (17, 2, 17, 9)
+    ]
 
 
 def test_another_seed_is_another_order(tmp_path: Path) -> None:
@@ -85,22 +87,24 @@ def test_a_sample_in_place_of_the_essays_is_reported_once(
 
 def test_sources_take_turns(tmp_path: Path, function: str) -> None:
     data = load_data([rows(tmp_path / "a.jsonl", 2, "a"), function], 0, count)
-    found = ids(data, range(8))
-    assert found[1::2] == ["made-0", "made-1", "made-2", "made-3"]
-    assert sorted(found[:4:2]) == sorted(found[4::2]) == ["a-0", "a-1"]
+    example_ids = ids(data, range(8))
+    assert example_ids[1::2] == ["made-0", "made-1", "made-2", "made-3"]
+    assert sorted(example_ids[:4:2]) == sorted(example_ids[4::2]) == ["a-0", "a-1"]
 
 
 def test_a_file_may_be_a_json_list(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    listed = [{"problem": "wer?", "document": "ä ö ü", "answers": ["ich"]} for _ in range(3)]
-    path.write_text(json.dumps(listed, indent=1), "utf-8")
-    assert len({it.id for it in load_data([str(path)], 0, count).first(9)}) == 3
+    examples = [{"problem": "wer?", "document": "ä ö ü", "answers": ["ich"]} for _ in range(3)]
+    path.write_text(json.dumps(examples, indent=1), "utf-8")
+    assert len({example.id for example in load_data([str(path)], 0, count).first(9)}) == 3
 
 
 def test_two_files_of_one_length_are_not_shuffled_alike(tmp_path: Path) -> None:
     names = [rows(tmp_path / f"{name}.jsonl", 20, name) for name in "ab"]
-    found = ids(load_data(names, 0, count), range(40))
-    assert [it[2:] for it in found[::2]] != [it[2:] for it in found[1::2]]
+    example_ids = ids(load_data(names, 0, count), range(40))
+    assert [example_id[2:] for example_id in example_ids[::2]] != [
+        example_id[2:] for example_id in example_ids[1::2]
+    ]
 
 
 def test_a_row_is_read_whole_and_a_gzipped_one_too(tmp_path: Path) -> None:
@@ -112,10 +116,10 @@ def test_a_row_is_read_whole_and_a_gzipped_one_too(tmp_path: Path) -> None:
 def test_the_first_examples_are_unshuffled_and_no_more_than_there_are(tmp_path: Path, function: str) -> None:
     names = [rows(tmp_path / "a.jsonl", 1, "a"), rows(tmp_path / "b.jsonl", 3, "b")]
     data = load_data(names, 0, count)
-    assert [it.id for it in data.first(3)] == ["a-0", "b-0", "b-1"]
-    assert [it.id for it in data.first(100)] == ["a-0", "b-0", "b-1", "b-2"]
+    assert [example.id for example in data.first(3)] == ["a-0", "b-0", "b-1"]
+    assert [example.id for example in data.first(100)] == ["a-0", "b-0", "b-1", "b-2"]
     endless = load_data([names[0], function], 0, count)
-    assert [it.id for it in endless.first(4)] == ["a-0", "made-0", "made-1", "made-2"]
+    assert [example.id for example in endless.first(4)] == ["a-0", "made-0", "made-1", "made-2"]
 
 
 def test_a_broken_row_is_named(tmp_path: Path) -> None:

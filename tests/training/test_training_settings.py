@@ -86,10 +86,15 @@ def test_the_files_that_a_run_depends_on_have_digests(tmp_path: Path) -> None:
         '[engine]\ntokenizer = "run.toml"'
     )
     first = load(tmp_path, text).digest_files()
-    assert sorted(Path(it).name for it in first) == ["adapter.gguf", "own.py", "rows.jsonl", "templates.toml"]
+    assert sorted(Path(path).name for path in first) == [
+        "adapter.gguf",
+        "own.py",
+        "rows.jsonl",
+        "templates.toml",
+    ]
     (tmp_path / "own.py").write_text("edited")
     later = load(tmp_path, text).digest_files()
-    assert [Path(it).name for it in first if first[it] != later[it]] == ["own.py"]
+    assert [Path(path).name for path in first if first[path] != later[path]] == ["own.py"]
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ async def each(*trajectories: Trajectory) -> AsyncIterator[Trajectory]:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    made = [MADE, replace(MADE, example_id="vt-2", reward=None), replace(MADE, reward=1.0)]
-    assert asyncio.run(write_trajectories(path, each(*made))) == 3
-    assert list(read_trajectories(path)) == made
+    trajectories = [MADE, replace(MADE, example_id="vt-2", reward=None), replace(MADE, reward=1.0)]
+    assert asyncio.run(write_trajectories(path, each(*trajectories))) == 3
+    assert list(read_trajectories(path)) == trajectories
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
 
 
@@ -81,7 +81,7 @@ def changed(change: Callable[[Any], None]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda row: row.pop("example_id"), "example_id: Field required"),
         (lambda row: row.update(answer=7), "answer: Input should be a valid string"),
@@ -100,25 +100,25 @@ def changed(change: Callable[[Any], None]) -> dict[str, Any]:
     ],
 )
 def test_a_row_that_is_not_a_trajectory_is_named(
-    tmp_path: Path, change: Callable[[Any], None], said: str
+    tmp_path: Path, change: Callable[[Any], None], message: str
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in (GOOD, changed(change))))
     rows = read_trajectories(path)
     assert repr(next(rows).reward) == "1.0"
-    with pytest.raises(SettingsError, match=f"row 2 is not a trajectory: .*{said}"):
+    with pytest.raises(SettingsError, match=f"row 2 is not a trajectory: .*{message}"):
         next(rows)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("", "holds no trajectories"), ("\n \n", "holds no trajectories"), ("{oops", "row 1 is not JSON"),
      ("[7]", "row 1 is not a JSON object")],
 )  # fmt: skip
-def test_a_file_without_trajectories_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_without_trajectories_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(text)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         list(read_trajectories(path))
 
 
@@ -155,7 +155,7 @@ def rollout(engine: Engine, settings: ReadSettings) -> Rollout:
     return Rollout(engine=engine, settings=settings, reward=load_reward())
 
 
-def found(
+def collect_answers(
     engine: FunctionEngine, count: int = 6, settings: ReadSettings = SETTINGS, **options: Any
 ) -> list[tuple[str, str, float | None]]:
     these = [
@@ -164,42 +164,42 @@ def found(
 
     async def run() -> list[tuple[str, str, float | None]]:
         stream = collect(these, rollout(engine, settings), **options)
-        return [(it.example_id, it.answer, it.reward) async for it in stream]
+        return [(trajectory.example_id, trajectory.answer, trajectory.reward) async for trajectory in stream]
 
     return asyncio.run(run())
 
 
 def test_what_is_worth_enough_is_kept_in_the_order_of_the_examples() -> None:
     engine, _ = answering(lambda problem, _: "Ada" if len(problem) % 2 else "Bob")
-    assert found(engine) == [(f"e{n}", "Ada", 1.0) for n in (1, 3, 5)]
-    both = found(engine, least_reward=0.0)
+    assert collect_answers(engine) == [(f"e{n}", "Ada", 1.0) for n in (1, 3, 5)]
+    both = collect_answers(engine, least_reward=0.0)
     assert [name for name, _, _ in both] == [f"e{n}" for n in range(6)]
     assert {reward for _, _, reward in both} == {0.0, 1.0}
 
 
 def test_each_sample_has_its_own_seed() -> None:
     engine, seeds = answering(lambda *_: "Ada")
-    found(engine, 2, samples=3)
+    collect_answers(engine, 2, samples=3)
     first = set(seeds)
     assert len(first) == 2 * 3 and None not in first
     seeds.clear()
-    found(engine, 2, samples=3)
+    collect_answers(engine, 2, samples=3)
     assert set(seeds) == first, "the same settings give the same seeds"
     seeds.clear()
-    found(engine, 1, SETTINGS.replace(seed=None), samples=2)
+    collect_answers(engine, 1, SETTINGS.replace(seed=None), samples=2)
     assert seeds == [None, None]
 
 
 @pytest.mark.parametrize("calls", [1, 3, 16])
 def test_attempts_run_side_by_side_up_to_the_limit(calls: int) -> None:
     engine, _ = answering(lambda *_: "Ada", calls)
-    assert len(found(engine, 20)) == 20
+    assert len(collect_answers(engine, 20)) == 20
     assert calls / 4 < engine.busiest <= calls, "threads that count may hold some back"
 
 
 def test_an_empty_answer_is_an_attempt_that_failed() -> None:
     engine, _ = answering(lambda problem, _: "" if len(problem) % 2 else "Ada")
-    assert [name for name, _, _ in found(engine, least_reward=0.0)] == ["e0", "e2", "e4"]
+    assert [name for name, _, _ in collect_answers(engine, least_reward=0.0)] == ["e0", "e2", "e4"]
 
 
 def test_a_reply_that_was_cut_is_not_imitated() -> None:
@@ -211,7 +211,7 @@ def test_a_reply_that_was_cut_is_not_imitated() -> None:
     async def run(memory_tokens: int) -> list[str]:
         settings = SETTINGS.replace(memory_tokens=memory_tokens)
         stream = collect([example], rollout(engine, settings))
-        return [it.kind async for made in stream for it in made.conversations]
+        return [conversation.kind async for trajectory in stream for conversation in trajectory.conversations]
 
     assert asyncio.run(run(50)) == ["update"] * 3 + ["answer"]
     assert asyncio.run(run(30)) == ["answer"]
@@ -225,7 +225,7 @@ def test_an_engine_that_fails_ends_the_collection() -> None:
 
     engine, seeds = answering(failing, calls=4)
     with pytest.raises(EngineError, match="out of order"):
-        found(engine, 30)
+        collect_answers(engine, 30)
     assert engine.busy == 0 and len(seeds) < 10
     assert not issubclass(SettingsError, EmptyAnswerError)
 
@@ -235,7 +235,7 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
 
     async def run() -> int:
         problems = ["Why", *["Where"] * 8]  # the model is slower with the longer ones
-        these = [Example(it, "mine", it, "Ada did. " * 50, ("Ada",), 100) for it in problems]
+        these = [Example(problem, "mine", problem, "Ada did. " * 50, ("Ada",), 100) for problem in problems]
         stream = collect(these, rollout(engine, SETTINGS))
         await anext(stream)
         await stream.aclose()
@@ -247,4 +247,4 @@ def test_a_collection_that_is_left_early_leaves_nothing_behind() -> None:
 
 def test_samples_that_would_all_be_the_same_are_refused() -> None:
     with pytest.raises(SettingsError, match="2 samples at temperature 0"):
-        found(answering(lambda *_: "Ada")[0], 1, SETTINGS.replace(temperature=0.0), samples=2)
+        collect_answers(answering(lambda *_: "Ada")[0], 1, SETTINGS.replace(temperature=0.0), samples=2)

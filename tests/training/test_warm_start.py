@@ -21,35 +21,35 @@ from memagent.training.settings import DataSettings, TrainingSettings, WarmStart
 from memagent.training.warm_start import draw, load_sequences
 from memagent.types import Model, TrainingSequence
 
-POOL = [[TrainingSequence((number, place), (0,)) for place in range(4)] for number in range(25)]
+POOL = [[TrainingSequence((number, index), (0,)) for index in range(4)] for number in range(25)]
 
 
-def drawn(sequences: int, seed: int = 0) -> list[tuple[int, ...]]:
+def draw_prompts(sequences: int, seed: int = 0) -> list[tuple[int, ...]]:
     settings = WarmStartSettings(sequences=sequences)
     return [sequence.prompt_ids for sequence in draw(POOL, settings, random.Random(seed))]
 
 
 def test_those_that_are_together_are_drawn_together() -> None:
-    found = drawn(12)
-    assert len(found) == 12
+    prompts = draw_prompts(12)
+    assert len(prompts) == 12
     for start in range(0, 12, 4):
-        assert found[start : start + 4] == [(found[start][0], place) for place in range(4)]
-    assert len({found[0], found[4], found[8]}) > 1
+        assert prompts[start : start + 4] == [(prompts[start][0], index) for index in range(4)]
+    assert len({prompts[0], prompts[4], prompts[8]}) > 1
 
 
 def test_no_more_is_drawn_than_a_step_has() -> None:
-    assert len(drawn(3)) == 3 and len(drawn(6)) == 6
+    assert len(draw_prompts(3)) == 3 and len(draw_prompts(6)) == 6
 
 
 def test_every_sequence_can_be_drawn() -> None:
-    found = {ids for seed in range(100) for ids in drawn(10, seed)}
-    assert len(found) == 100
+    prompts = {ids for seed in range(100) for ids in draw_prompts(10, seed)}
+    assert len(prompts) == 100
 
 
 def test_each_sequence_is_as_likely_as_another() -> None:
     one, many = [TrainingSequence((0,), (0,))], [TrainingSequence((1,), (0,))] * 9
-    found = draw([one, many], WarmStartSettings(sequences=20_000), random.Random(0))
-    alone = sum(sequence.prompt_ids == (0,) for sequence in found)
+    sequences = draw([one, many], WarmStartSettings(sequences=20_000), random.Random(0))
+    alone = sum(sequence.prompt_ids == (0,) for sequence in sequences)
     assert 1_600 < alone < 2_400
 
 
@@ -72,9 +72,13 @@ def pool(
     folder: Path, neighbours: int, documents: int = 2, chunk_tokens: tuple[int, ...] = ()
 ) -> list[list[TrainingSequence]]:
     """What four questions on each of some documents make."""
-    made = [TASKS["niah_multikey_1"].make(Recipe(length_tokens=600), index) for index in range(documents)]
-    asked = [replace(it, id=f"{it.id}-{n}", problem=f"{it.problem} {n}") for it in made for n in range(4)]
-    write_examples(folder / "examples.jsonl", asked)
+    examples = [TASKS["niah_multikey_1"].make(Recipe(length_tokens=600), index) for index in range(documents)]
+    questions = [
+        replace(example, id=f"{example.id}-{n}", problem=f"{example.problem} {n}")
+        for example in examples
+        for n in range(4)
+    ]
+    write_examples(folder / "examples.jsonl", questions)
     settings = TrainingSettings(
         read=ReadSettings(
             workflow="gated", chunk_tokens=200, memory_tokens=100, answer_tokens=40, problem_tokens=100
@@ -103,7 +107,9 @@ def test_the_pool_has_the_questions_on_a_chunk_together(tmp_path: Path) -> None:
 def test_no_more_are_together_than_the_settings_say(neighbours: int, tmp_path: Path) -> None:
     whole, cut = pool(tmp_path, 100), pool(tmp_path, neighbours)
     assert max(map(len, cut)) == neighbours
-    assert [it for together in cut for it in together] == [it for together in whole for it in together]
+    assert [sequence for together in cut for sequence in together] == [
+        sequence for together in whole for sequence in together
+    ]
 
 
 def test_the_examples_take_turns_with_the_sizes_of_chunks(tmp_path: Path) -> None:

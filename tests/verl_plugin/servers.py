@@ -105,7 +105,7 @@ class Embedded:
         )
         with urllib.request.urlopen(request) as answer:
             reply = json.load(answer)
-        tokens = [(it["id"], it["logprob"]) for it in reply["completion_probabilities"]]
+        tokens = [(entry["id"], entry["logprob"]) for entry in reply["completion_probabilities"]]
         if reply["stop_type"] == "eos":  # sampled, and not listed
             tokens.append((self._end, 0.0))
         return [token for token, _ in tokens], [logprob for _, logprob in tokens]

@@ -31,9 +31,9 @@ class Client(LLMServerClient):
         self.asked: list[dict[str, Any]] = []
         self._tokenizer, self._reply = tokenizer, reply
 
-    async def generate(self, request_id: str, **asked: Any) -> TokenOutput:
-        self.asked.append({"request_id": request_id, **asked})
-        text = self._reply(self._tokenizer.decode(asked["prompt_ids"]))
+    async def generate(self, request_id: str, **arguments: Any) -> TokenOutput:
+        self.asked.append({"request_id": request_id, **arguments})
+        text = self._reply(self._tokenizer.decode(arguments["prompt_ids"]))
         ids = [*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id]
         return TokenOutput(
             token_ids=ids,
@@ -72,7 +72,7 @@ def knows(prompt: str) -> str:
 
 def test_conversations_are_rows_and_the_last_has_the_reward(attempt: Callable[..., Any]) -> None:
     client, outputs = attempt(knows)
-    assert [output.prompt_ids for output in outputs] == [asked["prompt_ids"] for asked in client.asked]
+    assert [output.prompt_ids for output in outputs] == [call["prompt_ids"] for call in client.asked]
     assert [output.reward_score for output in outputs] == [None, 1.0]
     assert outputs[-1].extra_fields["reward_extra_info"] == {
         "acc": 1.0,
@@ -101,7 +101,7 @@ def test_the_prompts_are_those_of_the_package(attempt: Callable[..., Any], model
 
 def test_verl_decides_how_to_draw_and_the_read_how_much(attempt: Callable[..., Any]) -> None:
     client, _ = attempt(knows)
-    assert [asked["sampling_params"] for asked in client.asked] == [
+    assert [call["sampling_params"] for call in client.asked] == [
         {**GREEDY, "max_tokens": 48},
         {**GREEDY, "max_tokens": 24},
     ]
@@ -128,7 +128,7 @@ def test_a_failure_of_the_server_is_not_an_attempt(attempt: Callable[..., Any]) 
 def test_a_reply_cut_off_by_the_server_is_not_an_attempt(
     attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, ids: list[int], reason: str
 ) -> None:
-    async def cut_off(self: Any, request_id: str, **asked: Any) -> TokenOutput:
+    async def cut_off(self: Any, request_id: str, **arguments: Any) -> TokenOutput:
         return TokenOutput(token_ids=ids, stop_reason=reason)
 
     monkeypatch.setattr(Client, "generate", cut_off)
@@ -152,14 +152,15 @@ def test_a_problem_too_long_is_an_error(attempt: Callable[..., Any]) -> None:
 def test_attempts_at_an_example_share_a_server(attempt: Callable[..., Any]) -> None:
     first, _ = attempt(knows, session=0)
     second, _ = attempt(knows, session=1)
-    assert {asked["request_id"] for asked in first.asked + second.asked} == {"group"}
+    assert {call["request_id"] for call in first.asked + second.asked} == {"group"}
 
 
 def test_determinism_gives_every_call_its_own_seed(attempt: Callable[..., Any]) -> None:
     runs = [
-        attempt(knows, "actor_rollout_ref.rollout.full_determinism=true", session=it)[0] for it in (0, 1, 1)
+        attempt(knows, "actor_rollout_ref.rollout.full_determinism=true", session=session)[0]
+        for session in (0, 1, 1)
     ]
-    seeds = [[asked["sampling_params"]["seed"] for asked in run.asked] for run in runs]
+    seeds = [[call["sampling_params"]["seed"] for call in run.asked] for run in runs]
     assert len({*seeds[0], *seeds[1]}) == 4 and seeds[1] == seeds[2]
     assert runs[0].asked[0]["request_id"] != runs[1].asked[0]["request_id"]
 
@@ -205,8 +206,8 @@ def test_a_reply_may_end_with_any_token_that_the_model_lists(
     GenerationConfig(eos_token_id=[2, other]).save_pretrained(folder)
     generate = Client.generate
 
-    async def ends_otherwise(self: Client, request_id: str, **asked: Any) -> TokenOutput:
-        output = await generate(self, request_id, **asked)
+    async def ends_otherwise(self: Client, request_id: str, **arguments: Any) -> TokenOutput:
+        output = await generate(self, request_id, **arguments)
         output.token_ids[-1] = other
         return output
 

@@ -24,7 +24,7 @@ def batch(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Rows of random lengths, one to five for an attempt, in an order of their own."""
     torch.manual_seed(7)
     attempts = [(group, attempt) for group in range(GROUPS) for attempt in range(ATTEMPTS)]
-    rows = [(*it, index) for it in attempts for index in range(int(torch.randint(1, 6, ())))]
+    rows = [(*pair, index) for pair in attempts for index in range(int(torch.randint(1, 6, ())))]
     rows = [rows[at] for at in torch.randperm(len(rows))]
     lengths = torch.randint(1, TOKENS + 1, (len(rows), 1))
     rewards = torch.rand(GROUPS, ATTEMPTS)
@@ -44,7 +44,9 @@ def batch(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_advantages(batch: dict[str, Any], by_std: bool) -> None:
     mask, rows = batch["mask"], batch["rows"]
     scores = torch.zeros(mask.shape)
-    scores[torch.arange(len(rows)), mask.sum(1) - 1] = torch.stack([batch["rewards"][it[:2]] for it in rows])
+    scores[torch.arange(len(rows)), mask.sum(1) - 1] = torch.stack(
+        [batch["rewards"][row[:2]] for row in rows]
+    )
     data = DataProto.from_dict(
         tensors={"response_mask": mask, "token_level_rewards": scores},
         non_tensors={"uid": np.array([str(group) for group, _, _ in rows], dtype=object)},

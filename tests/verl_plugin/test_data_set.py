@@ -30,8 +30,8 @@ def test_verl_makes_it_and_its_batches_name_the_examples(compose: Callable[..., 
     rows = create_rl_dataset(config.data.train_files, config.data, None, None, max_samples=-1)
     assert isinstance(rows, ExampleDataset)
     batch = tensordict_utils.get_tensordict(next(iter(DataLoader(rows, batch_size=2, collate_fn=collate_fn))))
-    places = [batch["example"][at] for at in range(2)]
-    assert [read_example(place) for place in places] == list(load_examples(examples))
+    references = [batch["example"][at] for at in range(2)]
+    assert [read_example(reference) for reference in references] == list(load_examples(examples))
     assert FILLER not in str([batch[at].to_dict() for at in range(2)])
     assert list(batch["index"]) == [0, 1] and list(batch["data_source"]) == ["codes", "codes"]
 
@@ -61,10 +61,10 @@ def test_files_that_cannot_be_used_end_the_run_before_it_begins(tmp_path: Path) 
 
 
 def test_a_file_that_changes_under_the_run_is_noticed(tmp_path: Path) -> None:
-    place = ExampleDataset(write(tmp_path / "a.jsonl", example(1, "1", 1)))[0]["example"]
+    reference = ExampleDataset(write(tmp_path / "a.jsonl", example(1, "1", 1)))[0]["example"]
     write(tmp_path / "a.jsonl", example(2, "1", 1))
     with pytest.raises(SettingsError, match="changed"):
-        read_example(place)
+        read_example(reference)
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(SettingsError, match="on this machine"):
-        read_example(place)
+        read_example(reference)

@@ -43,8 +43,8 @@ def test_the_documented_command_installs_what_verl_pins_and_the_recipe_needs(
     report = tmp_path / "report.json"
     command = [*pip, "install", *METADATA_ALONE, f"--report={report}", *shlex.split(wanted[1])]
     subprocess.run(command, cwd=ROOT, check=True)
-    installed = [it["metadata"] for it in json.loads(report.read_text("utf-8"))["install"]]
-    versions = {it["name"]: it["version"] for it in installed}
+    installed = [package["metadata"] for package in json.loads(report.read_text("utf-8"))["install"]]
+    versions = {metadata["name"]: metadata["version"] for metadata in installed}
     pinned = {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"}
     assert {name: versions.get(name) for name in pinned} == pinned
     assert "flash-attn" not in versions and ATTENTION == "sdpa"

@@ -27,11 +27,11 @@ from verl_plugin.material import RECIPE
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The configuration that launch.sh leads to, printed by the entry point; `ray` is a stand-in."""
-    place = tmp_path_factory.mktemp("bin")
-    ray = place / "ray"
+    folder = tmp_path_factory.mktemp("bin")
+    ray = folder / "ray"
     ray.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift\nexec "$@" --cfg job\n')
     ray.chmod(0o755)
-    path = os.pathsep.join([str(place), str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [str(RECIPE / "launch.sh"), "trainer.nnodes=2", "memagent.read.chunk_tokens=4000"],
         env={
@@ -88,8 +88,8 @@ def test_the_papers_setting(launched: Any, name: str, value: object) -> None:
 def test_the_papers_budgets_fit_the_prompt_and_the_window(launched: Any, model: Path, workflow: str) -> None:
     words = len(AutoTokenizer.from_pretrained(model)(workflows()[workflow].prompts.bare_text)["input_ids"])
     budgets, data = Budgets(1024, 5000, 1024, 1024), launched.data
-    given = frozenset(Budgets.__dataclass_fields__)
-    assert budgets.fit(data.max_prompt_length + data.max_response_length, words, given) == budgets
+    names = frozenset(Budgets.__dataclass_fields__)
+    assert budgets.fit(data.max_prompt_length + data.max_response_length, words, names) == budgets
     assert 1024 + 5000 + 1024 + words + 64 <= data.max_prompt_length
 
 

@@ -94,22 +94,22 @@ def advantages_of(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 @pytest.mark.parametrize("trainer", [(Script.for_model, 4)], indirect=True, ids=["4 attempts"])
 def test_a_step_with_a_scripted_policy(trainer: Any) -> None:
-    it, log = trainer
-    batch, rows, metrics = step(it)
+    trajectory_trainer, log = trainer
+    batch, rows, metrics = step(trajectory_trainer)
     check_what_was_sampled_is_what_is_trained_on(rows, log())
     check_every_row_has_its_attempts_advantage(rows)
-    check_steps_are_counted_in_examples(it, batch, rows)
+    check_steps_are_counted_in_examples(trajectory_trainer, batch, rows)
     check_rewards(rows, metrics, log())
-    check_validation(it._validate(), log()[-4:])
+    check_validation(trajectory_trainer._validate(), log()[-4:])
 
 
 @pytest.mark.parametrize("trainer", [(Embedded.for_model, 2)], indirect=True, ids=["2 attempts"])
 def test_a_step_with_a_real_model(trainer: Any) -> None:
-    it, log = trainer
-    batch, rows, _ = step(it)
+    trajectory_trainer, log = trainer
+    batch, rows, _ = step(trajectory_trainer)
     check_what_was_sampled_is_what_is_trained_on(rows, log())
     check_every_row_has_its_attempts_advantage(rows)
-    check_steps_are_counted_in_examples(it, batch, rows)
+    check_steps_are_counted_in_examples(trajectory_trainer, batch, rows)
 
 
 def check_what_was_sampled_is_what_is_trained_on(
@@ -137,11 +137,11 @@ def check_every_row_has_its_attempts_advantage(rows: dict[str, dict[str, Any]]) 
 
 
 def check_steps_are_counted_in_examples(trainer: Any, batch: Any, rows: dict[str, dict[str, Any]]) -> None:
-    told = trainer.actor_rollout_wg.told
-    assert len(batch) == 2 * told["mini_batch_size"], (
+    extra_info = trainer.actor_rollout_wg.told
+    assert len(batch) == 2 * extra_info["mini_batch_size"], (
         "two optimizer steps, for two examples with one in a step"
     )
-    assert told["mini_batch_size"] % RANKS == 0
+    assert extra_info["mini_batch_size"] % RANKS == 0
     assert len(batch) - len(rows) < 2 * 12, "fewer empty rows than would fill the ranks and the attempts"
     for key, row in rows_of(batch).items():
         assert key in rows or not row["loss_mask"].any()

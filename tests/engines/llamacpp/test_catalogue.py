@@ -60,12 +60,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def model(index: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
     """A model in two wheels, known by the name "tiny"."""
     digest = sha256(content).hexdigest()
-    made = CatalogueModel(
+    entry = CatalogueModel(
         "Tiny", "CC0", "tiny-q4.gguf", len(content), digest, "tiny-part", "1.0", 2, "hf:org/tiny"
     )
-    cut(index, made, content)
-    monkeypatch.setitem(MODELS, NAME, made)
-    return made
+    cut(index, entry, content)
+    monkeypatch.setitem(MODELS, NAME, entry)
+    return entry
 
 
 def cut(index: Path, model: CatalogueModel, content: bytes) -> None:
@@ -77,7 +77,7 @@ def cut(index: Path, model: CatalogueModel, content: bytes) -> None:
         make_wheel(index, requirement, f"part_{number}/data/part{number:02}.bin", part)
 
 
-def kept(home: Path) -> list[Path]:
+def list_cached_files(home: Path) -> list[Path]:
     """All of our files in the cache, finished or not."""
     return [path for path in (home / "memagent").rglob("*") if path.is_file()]
 
@@ -91,7 +91,7 @@ def test_the_parts_make_the_file_and_are_fetched_once(
     (leftover / model.file).write_bytes(b"half of it")
     model.path.write_bytes(content[:-1])
     sizes: list[int] = []
-    assert fetch(NAME, sizes.append).read_bytes() == content and kept(nobody) == [model.path]
+    assert fetch(NAME, sizes.append).read_bytes() == content and list_cached_files(nobody) == [model.path]
     assert len(sizes) == 2 and sum(sizes) == model.size_bytes
     for wheel in index.iterdir():
         wheel.unlink()
@@ -108,7 +108,7 @@ def spoil(index: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         ("missing", r"tiny-part2==1\.0 could not be downloaded: ERROR: No matching"),
         ("another member", r"tiny-part2==1\.0 is damaged: it has no part02"),
@@ -116,14 +116,14 @@ def spoil(index: Path, damage: str) -> None:
     ],
 )
 def test_a_fetch_that_fails_leaves_what_was_there(
-    damage: str, said: str, model: CatalogueModel, index: Path, nobody: Path
+    damage: str, message: str, model: CatalogueModel, index: Path, nobody: Path
 ) -> None:
     model.path.parent.mkdir(parents=True)
     model.path.write_bytes(b"of an earlier fetch")
     spoil(index, damage)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         fetch(NAME, print)
-    assert kept(nobody) == [model.path] and model.path.read_bytes() == b"of an earlier fetch"
+    assert list_cached_files(nobody) == [model.path] and model.path.read_bytes() == b"of an earlier fetch"
 
 
 def test_a_cache_that_cannot_be_written_is_named(
@@ -144,12 +144,12 @@ def test_an_interrupted_download_leaves_nothing(index: Path, nobody: Path) -> No
     command = [sys.executable, "-m", "memagent", "models", "fetch"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         writer = opened_by_a_reader(endless)
-        assert any(path.name == real.file for path in kept(nobody))
+        assert any(path.name == real.file for path in list_cached_files(nobody))
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=60)
         os.close(writer)
-    assert running.returncode == 128 + signal.SIGINT and "interrupted" in said
-    assert kept(nobody) == []
+    assert running.returncode == 128 + signal.SIGINT and "interrupted" in stderr
+    assert list_cached_files(nobody) == []
 
 
 def opened_by_a_reader(pipe: Path) -> int:
@@ -187,8 +187,8 @@ def test_the_command_tells_licence_and_size_and_then_all_find_the_model(
     assert choose(EngineSettings(model=NAME)).engine == "llamacpp"
     assert not should_search(EngineSettings(model=NAME, discover=True))
     assert main(["models", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["fetched"]
-    assert told == [{"name": NAME, "path": str(model.path), "size_bytes": model.size_bytes}]
+    fetched_models = json.loads(capsys.readouterr().out)["fetched"]
+    assert fetched_models == [{"name": NAME, "path": str(model.path), "size_bytes": model.size_bytes}]
     assert main(["doctor", "--model", NAME]) == 0
     out = capsys.readouterr().out
     assert "fetched models: tiny\n" in out and f"model: {model.path}" in out
@@ -205,14 +205,14 @@ def test_without_a_model_the_default_reads_once_it_was_fetched(
     default: CatalogueModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     story = str(Path(__file__))
-    said = "no model and no endpoint are set: `memagent models fetch` gets Tiny (0 MB, once)"
-    with pytest.raises(SettingsError, match=re.escape(f"{said}; or set `base_url` or `model`")):
+    message = "no model and no endpoint are set: `memagent models fetch` gets Tiny (0 MB, once)"
+    with pytest.raises(SettingsError, match=re.escape(f"{message}; or set `base_url` or `model`")):
         read("Who?", story)
     for words in (["ask", "Who?", story], ["ask", "Who?", story, "--engine", "llamacpp"], ["serve"]):
         assert main(words) == 2
-        assert f"error: {said}; or set --base-url or --model\n" in capsys.readouterr().err
+        assert f"error: {message}; or set --base-url or --model\n" in capsys.readouterr().err
     assert main(["doctor"]) == 2
-    assert f"wrong: {said}" in capsys.readouterr().out
+    assert f"wrong: {message}" in capsys.readouterr().out
     fetch(NAME, print)
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
@@ -226,16 +226,16 @@ def test_without_a_model_the_default_reads_once_it_was_fetched(
 def test_at_a_terminal_ask_offers_to_fetch_the_default(index: Path, nobody: Path) -> None:
     real = MODELS[catalogue.DEFAULT]
     question = "No model is set. Fetch Qwen2.5-Coder-0.5B-Instruct? 491 MB, once [Y/n]:"
-    asked = ["ask", "Who?", __file__]
-    code, shown = on_terminal(*asked, typed="n\n")
-    assert code == 2 and question in shown and "`memagent models fetch` gets" in shown
+    command = ["ask", "Who?", __file__]
+    code, output = on_terminal(*command, typed="n\n")
+    assert code == 2 and question in output and "`memagent models fetch` gets" in output
     for number in range(1, real.parts + 1):
         make_wheel(index, f"{real.package}{number}=={real.version}", f"x/part{number:02}.bin", b"GGUF")
-    code, shown = on_terminal(*asked, typed="\n")
-    assert code == 2 and f"the parts of {real.file} make a file with the SHA-256" in shown
-    code, shown = on_terminal(*asked, "--quiet")
-    assert code == 2 and question not in shown
-    assert kept(nobody) == []
+    code, output = on_terminal(*command, typed="\n")
+    assert code == 2 and f"the parts of {real.file} make a file with the SHA-256" in output
+    code, output = on_terminal(*command, "--quiet")
+    assert code == 2 and question not in output
+    assert list_cached_files(nobody) == []
 
 
 def test_other_names(capsys: pytest.CaptureFixture[str]) -> None:

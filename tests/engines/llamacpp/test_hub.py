@@ -47,20 +47,20 @@ class _Connection(BaseHTTPRequestHandler):
         self._file(body=False)
 
     def do_GET(self) -> None:
-        found = re.match(r"/api/models/([^/]+/[^/?]+)", self.path)
-        if found is None:
+        match = re.match(r"/api/models/([^/]+/[^/?]+)", self.path)
+        if match is None:
             return self._file(body=True)
-        if (files := self.server.repos.get(found[1])) is None:
+        if (files := self.server.repos.get(match[1])) is None:
             return self._refuse("RepoNotFound")
-        told = {"id": found[1], "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
-        return self._send(200, {"Content-Type": "application/json"}, json.dumps(told).encode())
+        listing = {"id": match[1], "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+        return self._send(200, {"Content-Type": "application/json"}, json.dumps(listing).encode())
 
     def _file(self, body: bool) -> None:
         self.server.asked.append(f"{self.command} {self.path}")
-        found = re.match(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path)
-        if found is None or (content := self.server.repos.get(found[1], {}).get(found[2])) is None:
+        match = re.match(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path)
+        if match is None or (content := self.server.repos.get(match[1], {}).get(match[2])) is None:
             return self._refuse("RepoNotFound")
-        if found[1] in self.server.gated:
+        if match[1] in self.server.gated:
             return self._refuse("GatedRepo")
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
         if not body:
@@ -95,8 +95,8 @@ def hub() -> Iterator[Hub]:
     split = {f"big-Q4_K_M-0000{part}-of-00002.gguf": GGUF + bytes([part]) for part in (1, 2)}
     server = Hub(
         {
-            "org/small-GGUF": {"README.md": b"#", **{f"small-{it}.gguf": GGUF + it.encode()
-                                                     for it in ("Q2_K", "Q4_K_M", "Q8_0")}},
+            "org/small-GGUF": {"README.md": b"#", **{f"small-{name}.gguf": GGUF + name.encode()
+                                                     for name in ("Q2_K", "Q4_K_M", "Q8_0")}},
             "org/eights": {"eights.Q8_0.gguf": GGUF, "eights.f16.gguf": GGUF, "mmproj-Q4_K_M.gguf": b"?"},
             "org/big": split,
             "org/none": {"model.safetensors": b"?"},
@@ -186,7 +186,7 @@ def test_an_interrupted_fetch_continues(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "quantisations"),
     [
         (["a-Q4_K_M.gguf", "a-IQ4_XS.gguf"], {"Q4_K_M", "IQ4_XS"}),
         (["a.UD-Q4_K_XL.gguf", "BF16/a-BF16-00001-of-00002.gguf", "BF16/a-BF16-00002-of-00002.gguf"],
@@ -196,7 +196,7 @@ def test_an_interrupted_fetch_continues(hub: Hub, tmp_path: Path) -> None:
         (["plain.gguf", "README.md", "mmproj-model-f16.gguf", "imatrix.gguf", "a-lora-q8_0.gguf"], {"plain"}),
     ],
 )  # fmt: skip
-def test_quantisations_are_read_off_the_names(files: list[str], found: set[str]) -> None:
+def test_quantisations_are_read_off_the_names(files: list[str], quantisations: set[str]) -> None:
     models = models_in(files)
-    assert set(models) == found
+    assert set(models) == quantisations
     assert all(models.values())

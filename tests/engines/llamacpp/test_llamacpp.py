@@ -53,8 +53,8 @@ def user(text: str) -> tuple[Message, ...]:
 
 @asynccontextmanager
 async def opened(model: Path, **settings: Any) -> Any:
-    given = {"window_tokens": 1024, "threads": 1, "retries": 0} | settings
-    engine = await open_llamacpp(EngineSettings(model=str(model), **given))
+    values = {"window_tokens": 1024, "threads": 1, "retries": 0} | settings
+    engine = await open_llamacpp(EngineSettings(model=str(model), **values))
     try:
         yield engine
     finally:
@@ -137,7 +137,7 @@ def test_too_long_a_prompt(model: Path) -> None:
 
 def test_what_prompts_have_in_common_is_computed_once(model: Path) -> None:
     """Also after other prompts: a second question about a document finds its chunks."""
-    asked = [
+    questions = [
         ("Who lost a hat?", 0),
         ("Who sold the goose?", 0),
         ("Who lost a hat?", 9000),
@@ -148,11 +148,11 @@ def test_what_prompts_have_in_common_is_computed_once(model: Path) -> None:
         async with opened(model) as engine:
             prompts = [
                 GATED.fill("update", problem=problem, chunk=STORY[at : at + 1500], memory="")
-                for problem, at in asked
+                for problem, at in questions
             ]
             usages = [(await engine.complete(prompt, Sampling(1))).usage for prompt in prompts]
             chunk = engine.model.count_tokens(STORY[:1500])
-            first, next_question, other_chunk, later_question = [it.cached_tokens for it in usages]
+            first, next_question, other_chunk, later_question = [usage.cached_tokens for usage in usages]
             assert first < 10
             assert next_question >= chunk
             assert other_chunk < chunk / 2
@@ -172,7 +172,9 @@ def test_calls_side_by_side_share_the_beginning_that_one_has_computed(model: Pat
             await engine.complete(first, Sampling(1))
             done = await asyncio.gather(*(engine.complete(prompt, Sampling(1)) for prompt in others))
             chunk = engine.model.count_tokens(STORY[:1500])
-            computed = sum(it.usage.prompt_tokens - it.usage.cached_tokens for it in done)
+            computed = sum(
+                completion.usage.prompt_tokens - completion.usage.cached_tokens for completion in done
+            )
             assert computed < chunk * (
                 concurrency + 1
             )  # each slot computes the chunk once at most, and what follows
@@ -188,9 +190,9 @@ def test_a_forwarded_chat_is_answered_in_the_models_name(model: Path) -> None:
         async with opened(model) as engine:
             first = await engine.complete(prompt, Sampling(1))
             async with engine.forward(body) as chat:
-                said = json.loads(b"".join([piece async for piece in chat.pieces]))
-            assert said["usage"]["prompt_tokens"] == first.usage.prompt_tokens
-            assert said["model"] == engine.model.name  # not the path of its file
+                reply = json.loads(b"".join([piece async for piece in chat.pieces]))
+            assert reply["usage"]["prompt_tokens"] == first.usage.prompt_tokens
+            assert reply["model"] == engine.model.name  # not the path of its file
 
     asyncio.run(run())
 
@@ -412,8 +414,12 @@ def test_a_verdict_is_given_with_the_adapter_for_verdicts_and_all_else_without(
 
     async def ask() -> tuple[bool, dict[str, float], str]:
         async with opened(model) as engine:
-            told = await engine.complete(prompt, Sampling(1, verdict=True))
-            return engine.model.judges, dict(told.alternatives), (await engine.complete(prompt, plain)).text
+            verdict = await engine.complete(prompt, Sampling(1, verdict=True))
+            return (
+                engine.model.judges,
+                dict(verdict.alternatives),
+                (await engine.complete(prompt, plain)).text,
+            )
 
     judges, before, text = asyncio.run(ask())
     assert not judges

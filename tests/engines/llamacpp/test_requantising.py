@@ -54,18 +54,20 @@ def test_without_new_weights_only_the_file_type_changes(tmp_path: Path) -> None:
 def test_other_weights_take_the_place_of_a_tensors(name: str, tmp_path: Path) -> None:
     source = small_model(tmp_path / "source.gguf")
     random = np.random.default_rng(1)
-    given = {"token_embd.weight": random.normal(size=(64, 256)).astype(np.float32),
-             "blk.0.attn_norm.weight": random.normal(size=256).astype(np.float32)}  # fmt: skip
-    requantise(source, tmp_path / "made.gguf", name, given.get)
+    weights = {"token_embd.weight": random.normal(size=(64, 256)).astype(np.float32),
+               "blk.0.attn_norm.weight": random.normal(size=256).astype(np.float32)}  # fmt: skip
+    requantise(source, tmp_path / "made.gguf", name, weights.get)
     after = gguf.GGUFReader(tmp_path / "made.gguf")
     forms = {tensor.name: tensor.tensor_type.name for tensor in after.tensors}
     assert [*forms.values()] == [name, "Q4_1", "F32"]
-    kept = {"Q8_0": "MOSTLY_Q8_0", "F16": "MOSTLY_F16", "F32": "ALL_F32"}[name]
-    assert after.fields["general.file_type"].contents() == gguf.LlamaFileType[kept]
+    file_type = {"Q8_0": "MOSTLY_Q8_0", "F16": "MOSTLY_F16", "F32": "ALL_F32"}[name]
+    assert after.fields["general.file_type"].contents() == gguf.LlamaFileType[file_type]
     for tensor in after.tensors:
-        if tensor.name in given:
+        if tensor.name in weights:
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            assert np.abs(values - given[tensor.name]).max() < {"Q8_0": 0.02, "F16": 2e-3, "F32": 1e-9}[name]
+            assert (
+                np.abs(values - weights[tensor.name]).max() < {"Q8_0": 0.02, "F16": 2e-3, "F32": 1e-9}[name]
+            )
 
 
 def test_rows_that_are_no_whole_blocks_are_f16(tmp_path: Path) -> None:
@@ -75,8 +77,8 @@ def test_rows_that_are_no_whole_blocks_are_f16(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    given = {"odd.weight": np.ones((4, 48), np.float32)}
-    requantise(tmp_path / "source.gguf", tmp_path / "made.gguf", "Q8_0", given.get)
+    weights = {"odd.weight": np.ones((4, 48), np.float32)}
+    requantise(tmp_path / "source.gguf", tmp_path / "made.gguf", "Q8_0", weights.get)
     (tensor,) = gguf.GGUFReader(tmp_path / "made.gguf").tensors
     assert tensor.tensor_type.name == "F16"
     assert (tensor.data == 1).all()

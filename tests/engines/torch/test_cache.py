@@ -35,14 +35,14 @@ def test_tokens_are_appended_in_place_and_rows_leave_like_in_transformers_own_ca
         grow(cache, rows=5, tokens=7, seed=1)
     own.reorder_cache(rows := torch.tensor([1, 0, 1, 4, 2]))
     make_room(roomy, rows, tokens=3)
-    place = roomy.layers[0].keys.data_ptr()
+    address = roomy.layers[0].keys.data_ptr()
     assert torch.equal(both(own, 5, 1, 2), both(roomy, 5, 1, 2))
-    for kept in (torch.tensor([0, 4, 2]), torch.tensor([1, 0])):
+    for selection in (torch.tensor([0, 4, 2]), torch.tensor([1, 0])):
         for cache in (own, roomy):
-            cache.reorder_cache(kept)
-        rows = len(kept)
+            cache.reorder_cache(selection)
+        rows = len(selection)
         assert torch.equal(both(own, rows, 1, rows), both(roomy, rows, 1, rows))
-    assert roomy.layers[0].keys.data_ptr() == place
+    assert roomy.layers[0].keys.data_ptr() == address
     assert roomy.get_seq_length() == own.get_seq_length() == 10
 
 

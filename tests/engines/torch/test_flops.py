@@ -19,13 +19,13 @@ from memagent import Usage  # noqa: E402
 )
 def test_a_prompt_takes_what_pytorch_counts(config: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    made = config(
+    small_config = config(
         hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=160, vocab_size=500, attn_implementation="eager",
     )  # fmt: skip
-    tokens, shape = 50, load_benchmark("flops").Shape.of(made.to_dict())
+    tokens, shape = 50, load_benchmark("flops").Shape.of(small_config.to_dict())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(made)(torch.zeros(1, tokens, dtype=torch.long), logits_to_keep=1)
+        model(small_config)(torch.zeros(1, tokens, dtype=torch.long), logits_to_keep=1)
     masked = tokens * tokens - tokens * (tokens + 1) // 2  # which eager attention computes, and throws away
     attention = 4 * shape.heads * shape.head_size * len(shape.windows) * masked
     assert counter.get_total_flops() == shape.flops(Usage(tokens, 1)) + attention

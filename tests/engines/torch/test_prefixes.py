@@ -22,7 +22,7 @@ PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_siz
 def test_common_length_is_where_they_first_differ(both: Any, left: Any, right: Any) -> None:
     left, right = both + left, both + right
     pairs = list(zip(left, right, strict=False))
-    wanted = next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    wanted = next((index for index, (one, other) in enumerate(pairs) if one != other), len(pairs))
     assert common_length(left, right) == wanted
 
 
@@ -60,10 +60,10 @@ def test_no_other_families_leave_less_to_compute(prompts: Any) -> None:
         return tokens
 
     least = min(map(computed, partitions(range(len(prompts)))))
-    found = group_by_beginning(prompts)
-    assert computed([family for _, family in found]) == least
+    groups = group_by_beginning(prompts)
+    assert computed([family for _, family in groups]) == least
     whole = sum(map(len, prompts))
-    assert whole - sum((len(family) - 1) * shared for shared, family in found) == least
+    assert whole - sum((len(family) - 1) * shared for shared, family in groups) == least
 
 
 def partitions(indices: Sequence[int]) -> Iterator[list[list[int]]]:
@@ -73,8 +73,8 @@ def partitions(indices: Sequence[int]) -> Iterator[list[list[int]]]:
         return
     for rest in partitions(indices[1:]):
         yield [[indices[0]], *rest]
-        for place, family in enumerate(rest):
-            yield [*rest[:place], [indices[0], *family], *rest[place + 1 :]]
+        for index, family in enumerate(rest):
+            yield [*rest[:index], [indices[0], *family], *rest[index + 1 :]]
 
 
 def test_attempts_at_one_chunk_are_a_family() -> None:

@@ -147,10 +147,10 @@ def watch(model: Any) -> list[tuple[int, int]]:
 def generate(model: Any, completion: Completion, tokens: int) -> tuple[int, ...]:
     """What transformers' own greedy decoding makes of the prompt."""
     prompt = torch.tensor([completion.prompt_ids])
-    made = model.generate(
+    output = model.generate(
         prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=tokens
     )
-    return tuple(made[0, prompt.shape[1] :].tolist())
+    return tuple(output[0, prompt.shape[1] :].tolist())
 
 
 def logprobs_of(model: Any, completion: Completion, temperature: float) -> list[float]:
@@ -167,13 +167,13 @@ def test_greedy_batch_is_what_transformers_generates_one_by_one(
 ) -> None:
     shapes = watch(model)
     heads: list[int] = []
-    model.lm_head.register_forward_hook(lambda _module, _args, made: heads.append(made[..., 0].numel()))
+    model.lm_head.register_forward_hook(lambda _module, _args, logits: heads.append(logits[..., 0].numel()))
     together = complete(engine, TEXTS, GREEDY)
     assert heads == [rows for rows, _ in shapes]  # logits of the last token of each row, and of no other
-    widest = max(len(it.prompt_ids) for it in together)
+    widest = max(len(completion.prompt_ids) for completion in together)
     assert shapes[0] == (4, widest)
     assert all(tokens == 1 for _, tokens in shapes[1:])
-    assert len({it.completion_ids for it in together}) == 4
+    assert len({completion.completion_ids for completion in together}) == 4
     for text, completion in zip(TEXTS, together, strict=True):
         assert completion.completion_ids == generate(model, completion, 12)
         assert completion.completion_ids == complete(engine, [text], GREEDY)[0].completion_ids
@@ -193,8 +193,8 @@ def test_the_chat_template_knows_whether_to_think(model: Any, folder: Path) -> N
     tokenizer.chat_template = TEMPLATE + "{% if enable_thinking is false %}<think></think>{% endif %}"
     engine = TransformersEngine(model, tokenizer)
     prompts = [
-        tokenizer.decode(complete(engine, ["hi"], replace(GREEDY, thinking=it))[0].prompt_ids)
-        for it in (None, True, False)
+        tokenizer.decode(complete(engine, ["hi"], replace(GREEDY, thinking=thinking))[0].prompt_ids)
+        for thinking in (None, True, False)
     ]
     assert [prompt.endswith("<think></think>") for prompt in prompts] == [False, False, True]
 
@@ -235,8 +235,12 @@ def test_a_seed_gives_the_same_text_in_any_company(engine: TransformersEngine) -
     together = complete(engine, TEXTS, samplings)
     alone = [complete(engine, [text], each)[0] for text, each in zip(TEXTS, samplings, strict=True)]
     backwards = complete(engine, TEXTS[::-1], samplings[::-1])[::-1]
-    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
-    assert [it.completion_ids for it in together] == [it.completion_ids for it in backwards]
+    assert [completion.completion_ids for completion in together] == [
+        completion.completion_ids for completion in alone
+    ]
+    assert [completion.completion_ids for completion in together] == [
+        completion.completion_ids for completion in backwards
+    ]
     other = complete(engine, TEXTS[:1], replace(samplings[0], seed=99))[0]
     assert other.completion_ids != together[0].completion_ids
 
@@ -249,7 +253,7 @@ def test_any_whole_number_is_a_seed(engine: TransformersEngine, seed: int) -> No
 
 def test_without_a_seed_every_call_is_another(engine: TransformersEngine) -> None:
     completions = complete(engine, ["a"] * 4, Sampling(12, temperature=1.0))
-    assert len({it.completion_ids for it in completions}) == 4
+    assert len({completion.completion_ids for completion in completions}) == 4
 
 
 @pytest.mark.parametrize(
@@ -271,13 +275,13 @@ def test_logprobs_are_those_of_one_forward_pass_before_top_p(
 
 
 def test_a_verdict_comes_with_its_alternatives(engine: TransformersEngine, model: Any) -> None:
-    plain, told = complete(engine, TEXTS[:1], Sampling(1))[0], complete(engine, TEXTS[:1], VERDICT)[0]
-    assert (plain.alternatives, told.completion_ids) == ({}, plain.completion_ids)
+    plain, verdict = complete(engine, TEXTS[:1], Sampling(1))[0], complete(engine, TEXTS[:1], VERDICT)[0]
+    assert (plain.alternatives, verdict.completion_ids) == ({}, plain.completion_ids)
     with torch.no_grad():
-        logprobs = torch.log_softmax(model(torch.tensor([told.prompt_ids])).logits[0, -1], dim=-1)
+        logprobs = torch.log_softmax(model(torch.tensor([verdict.prompt_ids])).logits[0, -1], dim=-1)
     likeliest = logprobs.topk(20).values.tolist()
-    assert max(told.alternatives.values()) == pytest.approx(likeliest[0], abs=1e-4)
-    assert min(told.alternatives.values()) >= likeliest[-1] - 1e-4
+    assert max(verdict.alternatives.values()) == pytest.approx(likeliest[0], abs=1e-4)
+    assert min(verdict.alternatives.values()) >= likeliest[-1] - 1e-4
 
 
 def test_an_adapter_for_verdicts_changes_nothing_else(model: Any, tokenizer: Any) -> None:
@@ -332,8 +336,8 @@ def test_the_end_of_a_turn_ends_the_text_but_is_not_in_it(
 def test_each_row_has_its_own_limit(engine: TransformersEngine) -> None:
     samplings = [Sampling(tokens) for tokens in (3, 1, 9, 5)]
     completions = complete(engine, TEXTS, samplings)
-    assert [len(it.completion_ids) for it in completions] == [3, 1, 9, 5]
-    assert {it.finish_reason for it in completions} == {"length"}
+    assert [len(completion.completion_ids) for completion in completions] == [3, 1, 9, 5]
+    assert {completion.finish_reason for completion in completions} == {"length"}
     whole = complete(engine, TEXTS, GREEDY)
     for short, long in zip(completions, whole, strict=True):
         assert long.completion_ids[: len(short.completion_ids)] == short.completion_ids
@@ -348,8 +352,12 @@ def test_a_tiny_top_p_leaves_the_likeliest_token_alone(engine: TransformersEngin
             Sampling(12, temperature=1.0, seed=5),
         )
     )
-    assert [it.completion_ids for it in narrow] == [it.completion_ids for it in greedy]
-    assert [it.completion_ids for it in wide] != [it.completion_ids for it in greedy]
+    assert [completion.completion_ids for completion in narrow] == [
+        completion.completion_ids for completion in greedy
+    ]
+    assert [completion.completion_ids for completion in wide] != [
+        completion.completion_ids for completion in greedy
+    ]
 
 
 def test_the_nucleus_is_the_fewest_tokens_that_reach_top_p() -> None:
@@ -412,7 +420,7 @@ def test_a_failing_batch_fails_its_own_calls_only(model: Any, tokenizer: Any) ->
         return await asyncio.gather(*calls, return_exceptions=True)
 
     outcomes = asyncio.run(run())
-    assert [isinstance(it, Completion) for it in outcomes] == [True, True, False, False, True]
+    assert [isinstance(outcome, Completion) for outcome in outcomes] == [True, True, False, False, True]
     for failed in outcomes[2:4]:
         assert isinstance(failed, EngineError)
         assert isinstance(failed.__cause__, RuntimeError)
@@ -580,8 +588,12 @@ def test_beginnings_that_prompts_share_are_read_once_and_change_nothing(
     together = complete(engine, BEGUN, samplings)
     assert [rows for rows, _ in shapes[:2]] == [2, 6]  # the two chunks, then what is each call's own
     assert shapes[1][1] < shapes[0][1]
-    assert [it.prompt_ids for it in together] == [it.prompt_ids for it in alone]
-    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    assert [completion.prompt_ids for completion in together] == [
+        completion.prompt_ids for completion in alone
+    ]
+    assert [completion.completion_ids for completion in together] == [
+        completion.completion_ids for completion in alone
+    ]
     for one, other in zip(together, alone, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
@@ -602,8 +614,10 @@ def test_a_prompt_that_several_calls_have_is_read_once(engine: TransformersEngin
     shapes = watch(model)
     together = complete(engine, texts, samplings)
     assert max(rows for rows, tokens in shapes if tokens > 1) == 2 and (4, 1) in shapes
-    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
-    assert len({it.completion_ids for it in together}) == 4
+    assert [completion.completion_ids for completion in together] == [
+        completion.completion_ids for completion in alone
+    ]
+    assert len({completion.completion_ids for completion in together}) == 4
 
 
 async def announced(engine: TransformersEngine, text: str, calls: int, pauses: int = 0) -> None:
@@ -685,20 +699,20 @@ def test_a_batch_is_led_by_the_oldest_call_and_has_prompts_of_like_length() -> N
     async def run() -> None:
         future = asyncio.get_running_loop().create_future
 
-        def row(tokens: int) -> DecodingRow:
+        def make_row(tokens: int) -> DecodingRow:
             return DecodingRow([1] * tokens, GREEDY, future())
 
-        rows = [row(tokens) for tokens in (6000, 900, 5000, 3000, 2999, 8000, 10)]
+        rows = [make_row(tokens) for tokens in (6000, 900, 5000, 3000, 2999, 8000, 10)]
         batch, rest = next_batch(rows, 16)
-        assert [len(it.prompt_ids) for it in batch] == [6000, 5000, 3000, 8000]
-        assert [len(it.prompt_ids) for it in rest] == [900, 2999, 10]
-        assert [len(it.prompt_ids) for it in next_batch(rows, 2)[0]] == [6000, 5000]
+        assert [len(row.prompt_ids) for row in batch] == [6000, 5000, 3000, 8000]
+        assert [len(row.prompt_ids) for row in rest] == [900, 2999, 10]
+        assert [len(row.prompt_ids) for row in next_batch(rows, 2)[0]] == [6000, 5000]
         rows[0].finished.cancel()
-        assert [len(it.prompt_ids) for it in next_batch(rows, 16)[0]] == [900]
-        short = [row(tokens) for tokens in (5, 512, 513)]
-        assert [len(it.prompt_ids) for it in next_batch(short, 16)[0]] == [5, 512]
-        for it in rows:
-            it.finished.cancel()
+        assert [len(row.prompt_ids) for row in next_batch(rows, 16)[0]] == [900]
+        short = [make_row(tokens) for tokens in (5, 512, 513)]
+        assert [len(row.prompt_ids) for row in next_batch(short, 16)[0]] == [5, 512]
+        for row in rows:
+            row.finished.cancel()
         assert next_batch(rows, 16) == ([], [])
 
     asyncio.run(run())
@@ -720,13 +734,17 @@ def test_reading_from_a_model_in_training_leaves_it_unchanged(
     hook.remove()
     # No graph is built; and none of inference mode's tensors, which refuse training, can stay behind.
     assert modes == {(False, False)}
-    assert [it.completion_ids for it in again] == [it.completion_ids for it in plain]
+    assert [completion.completion_ids for completion in again] == [
+        completion.completion_ids for completion in plain
+    ]
     assert model.training
     model(torch.tensor([plain[0].prompt_ids])).logits.sum().backward()
     with torch.no_grad():
         model.lm_head.weight.neg_()
     changed = complete(engine, TEXTS, GREEDY)
-    assert [it.completion_ids for it in changed] != [it.completion_ids for it in plain]
+    assert [completion.completion_ids for completion in changed] != [
+        completion.completion_ids for completion in plain
+    ]
 
 
 def learned_positions(vocabulary: int) -> Any:
@@ -776,7 +794,9 @@ def test_other_architectures_are_padded_and_drop_rows_too(
     samplings = [Sampling(tokens) for tokens in (3, 1, 9, 5)]
     together = complete(engine, TEXTS, samplings)
     alone = [complete(engine, [text], each)[0] for text, each in zip(TEXTS, samplings, strict=True)]
-    assert [it.completion_ids for it in together] == [it.completion_ids for it in alone]
+    assert [completion.completion_ids for completion in together] == [
+        completion.completion_ids for completion in alone
+    ]
     back, _ = later(engine, engine._network, [LONG, ("a", Sampling(2))], 1, [("b", Sampling(1))])
     assert back == ["a", LONG[0], "b"]
 
@@ -791,11 +811,11 @@ def test_other_architectures_may_share_beginnings_too(build: Callable[[int], Any
 
 
 def test_the_model_tells_its_name_window_and_tokens(folder: Path, model: Any, tokenizer: Any) -> None:
-    told = TransformersEngine(model, tokenizer).model
-    assert told.name == told.tokenizer == str(folder)
-    assert told.window_tokens == 4096
-    assert told.count_tokens is not None
-    assert told.count_tokens("häh<|end|>") == 5
+    description = TransformersEngine(model, tokenizer).model
+    assert description.name == description.tokenizer == str(folder)
+    assert description.window_tokens == 4096
+    assert description.count_tokens is not None
+    assert description.count_tokens("häh<|end|>") == 5
     model.config.max_position_embeddings = 131072
     assert TransformersEngine(model, tokenizer, name="it").model.window_tokens == 8192
     assert TransformersEngine(model, tokenizer, window_tokens=20000).model.window_tokens == 20000
@@ -831,17 +851,19 @@ def test_a_read_from_a_folder_end_to_end(folder: Path) -> None:
             torch.set_num_threads(threads)
 
     first, *others = asyncio.run(run())
-    assert [it.kind for it in first.conversations] == ["update"] * 3 + ["answer"]
+    assert [conversation.kind for conversation in first.conversations] == ["update"] * 3 + ["answer"]
     assert first.answer
     for conversation in first.conversations:
         completion = conversation.completion
         assert 0 < len(completion.completion_ids) == len(completion.logprobs) <= 24
     for other in others:  # the same seed
-        assert [it.memory for it in other.conversations] == [it.memory for it in first.conversations]
+        assert [conversation.memory for conversation in other.conversations] == [
+            conversation.memory for conversation in first.conversations
+        ]
 
 
-@pytest.mark.parametrize(("wanted", "found"), [("auto", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_a_cpu_computes_in_bfloat16_only_if_asked(folder: Path, wanted: Any, found: torch.dtype) -> None:
+@pytest.mark.parametrize(("wanted", "expected"), [("auto", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_a_cpu_computes_in_bfloat16_only_if_asked(folder: Path, wanted: Any, expected: torch.dtype) -> None:
     settings = EngineSettings(engine="transformers", model=str(folder), dtype=wanted)
 
     async def run() -> tuple[torch.dtype, Completion]:
@@ -852,7 +874,7 @@ def test_a_cpu_computes_in_bfloat16_only_if_asked(folder: Path, wanted: Any, fou
             await engine.aclose()
 
     dtype, completion = asyncio.run(run())
-    assert dtype == (torch.bfloat16 if torch.cuda.is_available() else found)
+    assert dtype == (torch.bfloat16 if torch.cuda.is_available() else expected)
     assert completion.completion_ids
 
 

@@ -12,7 +12,10 @@ import pytest
 from memagent.errors import SettingsError
 from memagent.reading.tally.counting import MAX_RESULTS, Table, count
 
-TABLE = Table({"name": "TEXT", "amount": "REAL"}, [{"name": f"N{it % 7}", "amount": it} for it in range(500)])
+TABLE = Table(
+    {"name": "TEXT", "amount": "REAL"},
+    [{"name": f"N{number % 7}", "amount": number} for number in range(500)],
+)
 
 WRITING = [
     "INSERT INTO rows VALUES ('x', 1)", "DELETE FROM rows", "UPDATE rows SET amount = 0", "DROP TABLE rows",
@@ -61,11 +64,11 @@ def test_there_are_many_hostile_statements() -> None:
 
 @pytest.mark.parametrize("sql", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_sql_is_an_error_and_touches_nothing(sql: str, tmp_path: Path) -> None:
-    file, before, begun = tmp_path / "file.db", set(os.listdir()), time.monotonic()
+    file, before, started = tmp_path / "file.db", set(os.listdir()), time.monotonic()
     with pytest.raises(SettingsError):
         count(sql.replace("{file}", str(file)), TABLE)
     assert not file.exists() and set(os.listdir()) == before
-    assert time.monotonic() - begun < 60, "bounded, on a busy machine too"
+    assert time.monotonic() - started < 60, "bounded, on a busy machine too"
 
 
 def test_counts_sums_and_groups() -> None:

@@ -128,19 +128,19 @@ def tally(reply: str, text: str = TEXT) -> dict[str, Any]:
         async for _ in read:
             pass
 
-    begun = time.process_time()
+    started = time.process_time()
     asyncio.run(run())
-    assert time.process_time() - begun < MAX_SECONDS
+    assert time.process_time() - started < MAX_SECONDS
     assert read.result.table is not None
     return dict(read.result.table)
 
 
 def test_sql_that_is_no_select_is_no_plan(file: Path) -> None:
     for sql in SQL:
-        plan, begun = {**PLAN.model_dump(), "sql": sql.replace("{file}", str(file))}, time.process_time()
+        plan, started = {**PLAN.model_dump(), "sql": sql.replace("{file}", str(file))}, time.process_time()
         with pytest.raises(SettingsError):
             parse_plan(json.dumps(plan))
-        assert time.process_time() - begun < MAX_SECONDS, sql
+        assert time.process_time() - started < MAX_SECONDS, sql
 
 
 def test_a_plan_of_the_wrong_shape_is_none() -> None:
@@ -167,12 +167,12 @@ def test_replies_add_nothing_that_the_text_does_not_state(file: Path) -> None:
 
 def test_documents_are_data_whatever_they_say(file: Path) -> None:
     for lure, payload in itertools.product(LURES, PAYLOADS):
-        told = payload.replace("{file}", str(file))
-        text = f"{TEXT}\n{lure.format(told)}\n"
-        rows = [{"who": told, "amount": "9 EUR", "day": "1 May 2025"}, {"who": "Eve", "amount": "8 EUR"}]
+        claim = payload.replace("{file}", str(file))
+        text = f"{TEXT}\n{lure.format(claim)}\n"
+        rows = [{"who": claim, "amount": "9 EUR", "day": "1 May 2025"}, {"who": "Eve", "amount": "8 EUR"}]
         for row in tally(json.dumps(rows), text)["rows"]:
             source = row["source"]
-            assert text[source["start"] : source["end"]] == source["excerpt"], told
+            assert text[source["start"] : source["end"]] == source["excerpt"], claim
             assert "8" not in str(row["values"]["amount"]), "no text states it"
 
 

@@ -89,7 +89,7 @@ def table(read: Read) -> Mapping[str, Any]:
 
 
 def results(read: Read) -> dict[str, Any]:
-    return {it["currency"]: [tuple(row) for row in it["rows"]] for it in table(read)["results"]}
+    return {result["currency"]: [tuple(row) for row in result["rows"]] for result in table(read)["results"]}
 
 
 def test_code_counts_what_a_model_has_found_and_never_adds_currencies() -> None:
@@ -131,9 +131,9 @@ def test_rows_that_the_text_does_not_state_are_refused() -> None:
 def test_half_of_the_fields_is_too_little_for_a_row() -> None:
     more = [{"name": "day", "type": "date"}, {"name": "item", "type": "text"}]
     half = {"supplier": "Bo", "amount": "5 EUR"}
-    said = json.dumps([half, half | {"day": "3 May 2024"}])
+    reply = json.dumps([half, half | {"day": "3 May 2024"}])
     text = "On 3 May 2024 Bo got 5 EUR from Ann. Nobody knows for what."
-    read, _ = tally(replies(lambda prompt: said, PLAN | {"fields": FIELDS + more}), text)
+    read, _ = tally(replies(lambda prompt: reply, PLAN | {"fields": FIELDS + more}), text)
     assert table(read)["refused"] == [half | {"file": table(read)["refused"][0]["file"]}]
     assert [row["values"]["day"] for row in table(read)["rows"]] == ["2024-05-03"]
 
@@ -212,26 +212,26 @@ def test_names_written_differently_are_one_and_told_unless_they_are_to_be_exact(
 
 def test_a_record_is_not_cut_in_two(tmp_path: Path) -> None:
     parts = [
-        f"# Letter {it}\n\nDear all,\n\nthank you.\n\n{'Well. ' * (it % 9)}\n\nBo got {it + 100} EUR."
-        for it in range(40)
+        f"# Letter {n}\n\nDear all,\n\nthank you.\n\n{'Well. ' * (n % 9)}\n\nBo got {n + 100} EUR."
+        for n in range(40)
     ]
-    seen = Counter[str]()
+    counts = Counter[str]()
 
     def rows(prompt: str) -> str:
-        whole = [it for it in range(40) if parts[it] in prompt]
-        seen.update(map(str, whole))
-        return json.dumps([{"supplier": "Bo", "amount": f"{it + 100} EUR"} for it in whole])
+        whole = [n for n in range(40) if parts[n] in prompt]
+        counts.update(map(str, whole))
+        return json.dumps([{"supplier": "Bo", "amount": f"{n + 100} EUR"} for n in whole])
 
     read, _ = tally(replies(rows), "\n\n".join(parts), chunk_tokens=50)
-    assert results(read) == {"EUR": [("Bo", float(sum(range(100, 140))))]} and set(seen.values()) == {1}
+    assert results(read) == {"EUR": [("Bo", float(sum(range(100, 140))))]} and set(counts.values()) == {1}
 
 
 def test_sentences_without_a_border_are_read_twice_and_counted_once() -> None:
-    parts = [f"Bo got {it + 100} EUR for work that took {it} days." for it in range(60)]
+    parts = [f"Bo got {n + 100} EUR for work that took {n} days." for n in range(60)]
 
     def rows(prompt: str) -> str:
         return json.dumps(
-            [{"supplier": "Bo", "amount": f"{it + 100} EUR"} for it in range(60) if parts[it] in prompt]
+            [{"supplier": "Bo", "amount": f"{n + 100} EUR"} for n in range(60) if parts[n] in prompt]
         )
 
     read, _ = tally(replies(rows), " ".join(parts), chunk_tokens=60)
@@ -239,15 +239,11 @@ def test_sentences_without_a_border_are_read_twice_and_counted_once() -> None:
     assert table(read)["coverage"]["merged"] > 0
 
 
-CSV = (
-    "Company,Sum,Note\n"
-    + "".join(f"Firm {it % 3},{it}.50 EUR,x\n" for it in range(200))
-    + "Total,9999 EUR,\n"
-)
+CSV = "Company,Sum,Note\n" + "".join(f"Firm {n % 3},{n}.50 EUR,x\n" for n in range(200)) + "Total,9999 EUR,\n"
 MARKDOWN = "| Company | Sum |\n| --- | --- |\n" + "".join(
-    f"| Firm {it % 3} | {it}.50 EUR |\n" for it in range(200)
+    f"| Firm {n % 3} | {n}.50 EUR |\n" for n in range(200)
 )
-HTML = f"<p>Report.</p><table><tr><th>Company</th><th>Sum</th></tr>{''.join(f'<tr><td>Firm {it % 3}</td><td>{it}.50 EUR</td></tr>' for it in range(200))}</table>"  # noqa: E501
+HTML = f"<p>Report.</p><table><tr><th>Company</th><th>Sum</th></tr>{''.join(f'<tr><td>Firm {n % 3}</td><td>{n}.50 EUR</td></tr>' for n in range(200))}</table>"  # noqa: E501
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.csv", CSV), ("a.md", MARKDOWN), ("a.html", HTML)])
@@ -255,10 +251,10 @@ def test_tables_are_read_by_code_and_their_columns_asked_for_once(
     name: str, text: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text, "utf-8")
-    asked = list[str]()
+    prompts = list[str]()
 
     def rows(prompt: str) -> str:
-        asked.append(prompt)
+        prompts.append(prompt)
         return (
             json.dumps({"supplier": "Company", "amount": "Sum"})
             if "first line of the table" in prompt
@@ -266,9 +262,9 @@ def test_tables_are_read_by_code_and_their_columns_asked_for_once(
         )
 
     read, _ = tally(replies(rows), open_document(tmp_path / name), chunk_tokens=60)
-    assert sum("first line of the table" in it for it in asked) == 1 and len(asked) <= 2
+    assert sum("first line of the table" in prompt for prompt in prompts) == 1 and len(prompts) <= 2
     assert {row[0]: row[1] for row in results(read)["EUR"]} == {
-        f"Firm {firm}": sum(it + 0.5 for it in range(200) if it % 3 == firm) for firm in range(3)
+        f"Firm {firm}": sum(n + 0.5 for n in range(200) if n % 3 == firm) for firm in range(3)
     }
     assert table(read)["coverage"]["from_tables"] == 200
 
@@ -286,10 +282,10 @@ def test_a_perfect_model_has_all_questions_right(corpus: str, monkeypatch: pytes
     monkeypatch.syspath_prepend(BENCHMARKS)
     bench = load_benchmark("tally_corpora")
     text, records = bench.make(bench.CORPORA[corpus], 6000, 40)
-    asked = bench.questions(bench.CORPORA[corpus], records)
+    questions = bench.questions(bench.CORPORA[corpus], records)
     judge = load_benchmark("tally").is_exact
-    for question in asked:
-        engine = ScriptedEngine(bench.PerfectReplies(bench.CORPORA[corpus], records, asked), calls=4)
+    for question in questions:
+        engine = ScriptedEngine(bench.PerfectReplies(bench.CORPORA[corpus], records, questions), calls=4)
         read = Read(
             question.text, text_document(text), engine, ReadSettings(workflow="tally", chunk_tokens=400)
         )
@@ -322,20 +318,20 @@ class Failing(Wrapper):
 
 
 def test_stopped_twenty_times_it_has_the_same_table_and_pays_nothing_twice(tmp_path: Path) -> None:
-    document, paid = "\n".join(LETTERS for _ in range(16)), Counter[str]()
+    document, prompt_counts = "\n".join(LETTERS for _ in range(16)), Counter[str]()
     whole, _ = tally(replies(), document)
     for _ in range(20):
         with pytest.raises(EngineError):
-            tally(Failing(1, paid), document, trace=tmp_path / "a.jsonl", resume=True)
-    read, _ = tally(Failing(1000, paid), document, trace=tmp_path / "a.jsonl", resume=True)
+            tally(Failing(1, prompt_counts), document, trace=tmp_path / "a.jsonl", resume=True)
+    read, _ = tally(Failing(1000, prompt_counts), document, trace=tmp_path / "a.jsonl", resume=True)
     assert read.result.table == whole.result.table and read.answer == whole.answer
-    assert sum(paid.values()) == whole.progress.spent.calls and read.progress.recalled >= 20
-    again, _ = tally(Failing(0, paid), document, trace=tmp_path / "a.jsonl", resume=True)
+    assert sum(prompt_counts.values()) == whole.progress.spent.calls and read.progress.recalled >= 20
+    again, _ = tally(Failing(0, prompt_counts), document, trace=tmp_path / "a.jsonl", resume=True)
     assert again.result.table == whole.result.table
 
 
 def test_a_screened_read_says_how_much_it_passed_over() -> None:
-    text = LETTERS + "\n".join(f"# Letter {it}\n\nNothing to see, {'really ' * 20}" for it in range(5, 15))
+    text = LETTERS + "\n".join(f"# Letter {n}\n\nNothing to see, {'really ' * 20}" for n in range(5, 15))
     read, _ = tally(replies(), text, screen=True)
     assert table(read)["coverage"]["passed_over"] > 0 and "passed over" in read.answer
 

@@ -58,7 +58,7 @@ TEXT = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "found"),
+    ("kind", "value", "matches"),
     [
         ("money", "1240.5 EUR", ["1,240.50 EUR"]), ("money", "1240.50", ["1,240.50 EUR"]),
         ("money", "1240.50 USD", []), ("money", "240.50", []), ("number", "5", ["EUR 5", "5"]),
@@ -68,8 +68,8 @@ TEXT = (
         ("text", "...", []), ("number", "12.5", ["12.5"]), ("number", "2", []),
     ],
 )  # fmt: skip
-def test_values_are_found_as_values(kind: Kind, value: str, found: list[str]) -> None:
-    assert [TEXT[start:end] for start, end in find_all(kind, value, TEXT)] == found
+def test_values_are_found_as_values(kind: Kind, value: str, matches: list[str]) -> None:
+    assert [TEXT[start:end] for start, end in find_all(kind, value, TEXT)] == matches
 
 
 def test_the_same_name_written_differently_is_one() -> None:

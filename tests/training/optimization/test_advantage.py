@@ -26,11 +26,11 @@ from memagent.types import (  # noqa: E402
 EXAMPLE = Example("e", "qa", "who?", "a text", ("me",), 2)
 
 
-def attempt(reward: float | None, conversations: int) -> Trajectory:
+def attempt(reward: float | None, count: int) -> Trajectory:
     completion = Completion("x", prompt_ids=(1, 2), completion_ids=(3,), logprobs=(-0.5,))
-    kinds: list[Any] = ["update"] * (conversations - 1) + ["answer"]
-    made = (Conversation(kind, None, (Message("user", "?"),), completion, "x") for kind in kinds)
-    return Trajectory("e", tuple(made), "x", reward=reward)
+    kinds: list[Any] = ["update"] * (count - 1) + ["answer"]
+    conversations = (Conversation(kind, None, (Message("user", "?"),), completion, "x") for kind in kinds)
+    return Trajectory("e", tuple(conversations), "x", reward=reward)
 
 
 def advantages(group: Group, **loss: Any) -> list[float]:

@@ -39,12 +39,12 @@ def alone(model: PreTrainedModel, sequence: TrainingSequence) -> torch.Tensor:
 def one_by_one(trained: Policy, sequences: list[TrainingSequence]) -> tuple[dict[Any, Any], torch.Tensor]:
     """Sequence after sequence: the log-probabilities of each by its advantage, and the gradient."""
     trained.model.zero_grad()
-    found = {}
+    by_advantage = {}
     for sequence in sequences:
         logprobs = alone(trained.model, sequence)
         (logprobs.sum() * sequence.advantage).backward()
-        found[sequence.advantage] = logprobs.tolist()
-    return found, gradients(trained)
+        by_advantage[sequence.advantage] = logprobs.tolist()
+    return by_advantage, gradients(trained)
 
 
 def laid_out(
@@ -52,22 +52,22 @@ def laid_out(
 ) -> tuple[dict[Any, Any], torch.Tensor]:
     """The same, by micro-batches."""
     trained.model.zero_grad()
-    found: dict[Any, Any] = {}
+    by_advantage: dict[Any, Any] = {}
     for batch in batches(sequences, layout, budget):
         logprobs = trained.values(batch).logprobs
         (logprobs * batch.advantages).sum().backward()
         for advantage, logprob in zip(batch.advantages.tolist(), logprobs.tolist(), strict=True):
-            found.setdefault(advantage, []).append(logprob)
-    return found, gradients(trained)
+            by_advantage.setdefault(advantage, []).append(logprob)
+    return by_advantage, gradients(trained)
 
 
 def check(trained: Policy, sequences: list[TrainingSequence], budget: int) -> None:
     wanted, wanted_gradient = one_by_one(trained, sequences)
     for layout in LAYOUTS:
-        found, gradient = laid_out(trained, sequences, layout, budget)
-        assert found.keys() == wanted.keys()
+        actual, gradient = laid_out(trained, sequences, layout, budget)
+        assert actual.keys() == wanted.keys()
         for advantage, logprobs in wanted.items():
-            assert found[advantage] == pytest.approx(logprobs, abs=1e-5)
+            assert actual[advantage] == pytest.approx(logprobs, abs=1e-5)
         assert torch.allclose(gradient, wanted_gradient, atol=1e-5, rtol=1e-5)
 
 
@@ -92,7 +92,11 @@ def test_layouts_agree_on_random_groups(trained: Policy, groups: list[Any], budg
 
 @pytest.mark.parametrize("budget", [1, 40, 1000])
 def test_layouts_agree_on_groups_that_read_one_chunk_each(trained: Policy, budget: int) -> None:
-    pairs = [(it.prompt_ids, it.completion_ids) for seed in range(3) for it in group(seed, shared=20)]
+    pairs = [
+        (sequence.prompt_ids, sequence.completion_ids)
+        for seed in range(3)
+        for sequence in group(seed, shared=20)
+    ]
     check(trained, numbered(*pairs), budget)
 
 
@@ -123,7 +127,7 @@ def test_a_branch_does_not_see_another(trained: Policy) -> None:
 
 
 def test_the_order_of_the_sequences_does_not_matter(trained: Policy) -> None:
-    sequences = numbered(*[(it.prompt_ids, it.completion_ids) for it in group(5)])
+    sequences = numbered(*[(sequence.prompt_ids, sequence.completion_ids) for sequence in group(5)])
     for layout in LAYOUTS:
         _, forwards = laid_out(trained, sequences, layout, 1000)
         _, backwards = laid_out(trained, sequences[::-1], layout, 1000)
@@ -161,7 +165,11 @@ WINDOWED = {
 @pytest.mark.parametrize("name", WINDOWED)
 def test_layouts_agree_on_sliding_windows(name: str) -> None:
     trained = policy(windowed(name, **WINDOWED[name]))
-    pairs = [(it.prompt_ids, it.completion_ids) for seed in range(2) for it in group(seed, shared=20)]
+    pairs = [
+        (sequence.prompt_ids, sequence.completion_ids)
+        for seed in range(2)
+        for sequence in group(seed, shared=20)
+    ]
     check(trained, numbered(*pairs), 60)
     whole = policy(windowed(name, **WINDOWED[name] | {"use_sliding_window": False}))
     assert name != "qwen3" or alone(whole.model, numbered(*pairs)[0]).tolist() != pytest.approx(
@@ -171,7 +179,7 @@ def test_layouts_agree_on_sliding_windows(name: str) -> None:
 
 @pytest.mark.parametrize("layout", ["shared", "packed"])
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("gemma2", {"query_pre_attn_scalar": 8}, "Gemma2Attention has softcap: .*'padded'"),
         ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "GptOssAttention has s_aux: "),
@@ -181,9 +189,9 @@ def test_layouts_agree_on_sliding_windows(name: str) -> None:
     ],
 )
 def test_attention_that_cannot_be_laid_out_is_refused(
-    layout: Any, name: str, options: dict[str, Any], said: str
+    layout: Any, name: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         policy(windowed(name, **options)).values(batches(group(0), layout, 1000)[0])
 
 

@@ -45,7 +45,7 @@ LAYOUTS = ("shared", "packed", "padded")
 PRESET = Path(__file__).parents[3] / "presets" / "tiny.toml"
 RATE = 1e-2
 NO_KL = LossSettings(kl_weight=0.0)
-GROUPS = [it for seed in range(3) for it in group(seed)]
+GROUPS = [sequence for seed in range(3) for sequence in group(seed)]
 
 
 def learner(trained: Policy | None = None, **settings: Any) -> Learner:
@@ -67,11 +67,11 @@ def gradient(
 
 def at_ratio_one(sequences: list[TrainingSequence], trained: Policy) -> list[TrainingSequence]:
     """The same as if the policy had sampled them, so that nothing is clipped."""
-    found = []
+    on_policy = []
     for sequence in sequences:
         logprobs = trained.values(batches([sequence], "padded", 1000)[0]).logprobs
-        found.append(replace(sequence, old_logprobs=tuple(logprobs.tolist())))
-    return found
+        on_policy.append(replace(sequence, old_logprobs=tuple(logprobs.tolist())))
+    return on_policy
 
 
 def with_adapter(lora_dropout: float = 0.0) -> Policy:
@@ -103,27 +103,29 @@ def test_the_gradient_is_the_same_whatever_the_split_and_layout(layout: str, bat
 def test_checkpointed_gradients_are_the_same(layout: str) -> None:
     checkpointed = llama()
     checkpointed.gradient_checkpointing_enable({"use_reentrant": False})
-    found = gradient(GROUPS, trained=policy(checkpointed), layout=layout, batch_tokens=70)
-    assert torch.allclose(found, gradient(GROUPS, layout="padded"), atol=1e-6)
+    result = gradient(GROUPS, trained=policy(checkpointed), layout=layout, batch_tokens=70)
+    assert torch.allclose(result, gradient(GROUPS, layout="padded"), atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 def test_a_reference_between_forward_and_backward_leaves_checkpointed_gradients_as_they_are() -> None:
-    found = []
+    results = []
     for checkpointing in (False, True):
         trained = policy()
         if checkpointing:
             trained.network.gradient_checkpointing_enable({"use_reentrant": False})
         trained.keep_reference()
-        found.append(gradient(GROUPS, LossSettings(kl_weight=0.5), moved(trained), batch_tokens=70))
-    assert torch.allclose(*found, atol=1e-6)
+        results.append(gradient(GROUPS, LossSettings(kl_weight=0.5), moved(trained), batch_tokens=70))
+    assert torch.allclose(*results, atol=1e-6)
 
 
 def test_the_loss_is_a_mean_over_the_tokens_of_the_step() -> None:
     trained = policy()
-    values = torch.cat([trained.values(batches([it], "padded", 1000)[0]).logprobs for it in GROUPS])
-    old = torch.tensor([value for it in GROUPS for value in it.old_logprobs])
-    advantages = torch.tensor([it.advantage for it in GROUPS for _ in it.completion_ids])
+    values = torch.cat(
+        [trained.values(batches([sequence], "padded", 1000)[0]).logprobs for sequence in GROUPS]
+    )
+    old = torch.tensor([value for sequence in GROUPS for value in sequence.old_logprobs])
+    advantages = torch.tensor([sequence.advantage for sequence in GROUPS for _ in sequence.completion_ids])
     (token_losses(values, old, advantages, NO_KL).sum() / tokens(GROUPS)).backward()
     assert torch.allclose(gradient(GROUPS, batch_tokens=30), gradients(trained), atol=1e-6)
 
@@ -143,7 +145,7 @@ def test_the_sums_are_over_tokens() -> None:
     sums = learner(batch_tokens=30).reinforce(GROUPS, NO_KL, RATE)
     whole = learner().reinforce(GROUPS, NO_KL, RATE)
     assert sums["tokens"] == tokens(GROUPS)
-    assert sums["sequence_tokens"] == sum(len(it.prompt_ids) for it in GROUPS) + tokens(GROUPS)
+    assert sums["sequence_tokens"] == sum(len(sequence.prompt_ids) for sequence in GROUPS) + tokens(GROUPS)
     for name in ("loss", "entropy", "clip_low", "clip_high", "mismatch"):
         assert sums[name] == pytest.approx(whole[name], abs=1e-5)
 
@@ -167,7 +169,7 @@ def test_a_long_failed_attempt_weighs_by_its_tokens_and_no_more() -> None:
     # Advantages are 1/2 and -1/2 by attempt. Each token of both counts its share of 10 in all.
     good, bad = [(4, 5)], [(number, number + 1) for number in (6, 8, 10, 12)]
     sequences = group_sequences(made_group(attempt(1.0, good), attempt(0.0, bad)), NO_KL)
-    parts = [gradient([replace(it, advantage=1.0)]) for it in at_ratio_one(sequences, policy())]
+    parts = [gradient([replace(sequence, advantage=1.0)]) for sequence in at_ratio_one(sequences, policy())]
     wanted = 0.5 * (2 / 10) * parts[0] - 0.5 * sum(part * 2 / 10 for part in parts[1:])
     assert torch.allclose(gradient(at_ratio_one(sequences, policy())), wanted, atol=1e-7)
 
@@ -178,7 +180,10 @@ def test_all_conversations_are_trained_each_under_its_own_mask() -> None:
     sequences = group_sequences(made_group(attempt(1.0, ids), attempt(0.0, ids)), NO_KL)
     assert learner().reinforce(sequences, NO_KL, RATE)["tokens"] == 2 * 6
     for number in range(3):
-        lifted = [replace(it, advantage=float(index == number)) for index, it in enumerate(sequences[:3])]
+        lifted = [
+            replace(sequence, advantage=float(index == number))
+            for index, sequence in enumerate(sequences[:3])
+        ]
         before, after = policy(), learner()
         after.reinforce(at_ratio_one(lifted, before), NO_KL, 1e-4)
         batch = batches([sequences[number]], "padded", 1000)[0]
@@ -187,7 +192,7 @@ def test_all_conversations_are_trained_each_under_its_own_mask() -> None:
 
 def test_prompts_are_not_trained() -> None:
     # a prompt's tokens have no loss: with every completion token at advantage 0 nothing moves
-    still = [replace(it, advantage=0.0) for it in GROUPS]
+    still = [replace(sequence, advantage=0.0) for sequence in GROUPS]
     assert gradient(still).abs().max() == 0
 
 
@@ -196,7 +201,7 @@ def test_the_number_of_optimizer_steps_does_not_depend_on_the_rows(updates: int)
     settings = load_training(PRESET, {"optimizer": {"updates": updates}})
     for conversations in (1, 40):
         ids = [(4, 5)] * conversations
-        groups = {place: made_group(attempt(1.0, ids), attempt(0.0, ids)) for place in range(4)}
+        groups = {position: made_group(attempt(1.0, ids), attempt(0.0, ids)) for position in range(4)}
         sums = update(learner(), groups, sorted(groups), settings, 0)
         assert sums["tokens"] == 4 * 2 * conversations * 2
         assert sums["steps"] == updates
@@ -206,24 +211,25 @@ def test_each_optimizer_step_has_its_share_of_every_task(monkeypatch: pytest.Mon
     settings = load_training(PRESET, {"optimizer": {"updates": 3}})
     # of three tasks in turn, told apart by the token that was sampled; the positions are in the data
     groups = {
-        place: made_group(attempt(1.0, [(place % 3,)]), attempt(0.0, [(place % 3,)])) for place in range(12)
+        position: made_group(attempt(1.0, [(position % 3,)]), attempt(0.0, [(position % 3,)]))
+        for position in range(12)
     }
-    counts = [GroupCounts(place, "abc"[place % 3], (1.0, 0.0), 1, Counter()) for place in groups]
-    learns, seen = learner(), []
+    counts = [GroupCounts(position, "abc"[position % 3], (1.0, 0.0), 1, Counter()) for position in groups]
+    learns, steps = learner(), []
     monkeypatch.setattr(
         learns,
         "reinforce",
-        lambda sequences, *_: seen.append([it.completion_ids[0] for it in sequences]) or {},
+        lambda sequences, *_: steps.append([sequence.completion_ids[0] for sequence in sequences]) or {},
     )
     update(learns, groups, select_groups(counts, drop_equal=True), settings, 0)
-    assert len(seen) == 3 and all(set(tokens) == {0, 1, 2} and len(tokens) == 4 * 2 for tokens in seen)
+    assert len(steps) == 3 and all(set(tokens) == {0, 1, 2} and len(tokens) == 4 * 2 for tokens in steps)
 
 
 @pytest.mark.parametrize("updates", [1, 2])
 def test_the_learning_rate_warms_up_by_rollout_steps(updates: int) -> None:
     wanted = {"learning_rate": 0.4, "warmup_steps": 4, "updates": updates}
     settings = load_training(PRESET, {"optimizer": wanted})
-    groups = {place: made_group(attempt(1.0, [(4, 5)]), attempt(0.0, [(6,)])) for place in range(2)}
+    groups = {position: made_group(attempt(1.0, [(4, 5)]), attempt(0.0, [(6,)])) for position in range(2)}
     learns = learner()
     rates = [update(learns, groups, [0, 1], settings, step)["learning_rate"] / updates for step in range(6)]
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
@@ -247,7 +253,7 @@ def test_the_divergence_is_zero_at_the_first_step_and_not_later() -> None:
 
 
 def test_the_divergence_pulls_back() -> None:
-    still = [replace(it, advantage=0.0) for it in GROUPS]
+    still = [replace(sequence, advantage=0.0) for sequence in GROUPS]
     trained = policy()
     trained.keep_reference()
     learns = learner(moved(trained))
@@ -260,15 +266,19 @@ def test_the_divergence_is_averaged_with_the_loss(batch_tokens: int) -> None:
     trained = policy()
     trained.keep_reference()
     moved(trained)
-    values = torch.cat([trained.values(batches([it], "padded", 1000)[0]).logprobs for it in GROUPS])
-    reference = torch.cat([trained.reference_logprobs(batches([it], "padded", 1000)[0]) for it in GROUPS])
-    old = torch.tensor([value for it in GROUPS for value in it.old_logprobs])
-    advantages = torch.tensor([it.advantage for it in GROUPS for _ in it.completion_ids])
+    values = torch.cat(
+        [trained.values(batches([sequence], "padded", 1000)[0]).logprobs for sequence in GROUPS]
+    )
+    reference = torch.cat(
+        [trained.reference_logprobs(batches([sequence], "padded", 1000)[0]) for sequence in GROUPS]
+    )
+    old = torch.tensor([value for sequence in GROUPS for value in sequence.old_logprobs])
+    advantages = torch.tensor([sequence.advantage for sequence in GROUPS for _ in sequence.completion_ids])
     losses = token_losses(values, old, advantages, LossSettings(kl_weight=0.5), reference)
     (losses.sum() / tokens(GROUPS)).backward()
     wanted = gradients(trained)
-    found = gradient(GROUPS, LossSettings(kl_weight=0.5), trained, batch_tokens=batch_tokens)
-    assert torch.allclose(found, wanted, atol=1e-6)
+    result = gradient(GROUPS, LossSettings(kl_weight=0.5), trained, batch_tokens=batch_tokens)
+    assert torch.allclose(result, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -344,9 +354,9 @@ def test_one_token_far_off_leaves_the_gradient_finite(gap: float, advantage: flo
     # a sampler that gave a token next to no chance, or a reference that does: e**2000 is infinite
     odd = replace(GROUPS[0], advantage=advantage,
                   old_logprobs=(gap, *GROUPS[0].old_logprobs[1:]))  # fmt: skip
-    found = gradient([odd, *GROUPS[1:]])
-    assert found.isfinite().all()
-    assert found.norm() < 10 * gradient(GROUPS).norm(), "and it does not drown the others"
+    result = gradient([odd, *GROUPS[1:]])
+    assert result.isfinite().all()
+    assert result.norm() < 10 * gradient(GROUPS).norm(), "and it does not drown the others"
 
 
 def test_imitation_makes_the_completions_likelier() -> None:

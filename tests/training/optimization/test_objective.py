@@ -33,8 +33,8 @@ def column(*values: float) -> torch.Tensor:
 
 @pytest.mark.parametrize(("ratio", "advantage", "objective", "_"), REGIONS)
 def test_the_objective_in_every_region(ratio: float, advantage: float, objective: float, _: float) -> None:
-    found = clipped_objective(column(log(ratio) - 3), column(-3), column(advantage), 0.2, 0.28, 3.0)
-    assert found.item() == pytest.approx(objective)
+    result = clipped_objective(column(log(ratio) - 3), column(-3), column(advantage), 0.2, 0.28, 3.0)
+    assert result.item() == pytest.approx(objective)
 
 
 @pytest.mark.parametrize(("ratio", "advantage", "_", "gradient"), REGIONS)
@@ -56,31 +56,31 @@ def test_at_a_ratio_of_one_the_gradient_is_the_advantage() -> None:
 def test_the_two_clips_are_two() -> None:
     # a ratio of 1.25 is past a clip of 0.2 but not of 0.28; one of 0.75 is past 0.2 below
     ratios = column(log(1.25), log(0.75))
-    found = clipped_objective(ratios, column(0, 0), column(1, -1), 0.2, 0.28, 3.0)
-    assert found.tolist() == pytest.approx([1.25, -0.8])
+    objectives = clipped_objective(ratios, column(0, 0), column(1, -1), 0.2, 0.28, 3.0)
+    assert objectives.tolist() == pytest.approx([1.25, -0.8])
     swapped = clipped_objective(ratios, column(0, 0), column(1, -1), 0.28, 0.2, 3.0)
     assert swapped.tolist() == pytest.approx([1.2, -0.75])
 
 
 def test_tokens_are_kept_apart() -> None:
     ratios, advantages, objectives, _ = zip(*REGIONS, strict=True)
-    found = clipped_objective(
+    result = clipped_objective(
         column(*map(log, ratios)), column(*[0] * len(REGIONS)), column(*advantages), 0.2, 0.28, 3.0
     )
-    assert found.tolist() == pytest.approx(list(objectives))
+    assert result.tolist() == pytest.approx(list(objectives))
 
 
 def test_k3_by_hand() -> None:
     # the reference twice as likely: 2 - ln 2 - 1 = 0.3069; half as likely: 0.5 + ln 2 - 1 = 0.1931
-    found = k3(column(-3, -3, -3), column(log(2) - 3, -log(2) - 3, -3))
-    assert found.tolist() == pytest.approx([0.30685, 0.19315, 0.0], abs=1e-5)
+    divergences = k3(column(-3, -3, -3), column(log(2) - 3, -log(2) - 3, -3))
+    assert divergences.tolist() == pytest.approx([0.30685, 0.19315, 0.0], abs=1e-5)
 
 
 def test_the_dual_clip_is_for_negative_advantages_alone() -> None:
     # ratio 5: 3 * -2 and min(5 * 2, 1.28 * 2); without it -10
     ratios, old, advantages = column(log(5), log(5)), column(0, 0), column(-2, 2)
-    found = clipped_objective(ratios, old, advantages, 0.2, 0.28, dual_clip=3.0)
-    assert found.tolist() == pytest.approx([-6.0, 2.56])
+    objectives = clipped_objective(ratios, old, advantages, 0.2, 0.28, dual_clip=3.0)
+    assert objectives.tolist() == pytest.approx([-6.0, 2.56])
     assert clipped_objective(ratios, old, advantages, 0.2, 0.28, dual_clip=9.0)[0].item() == pytest.approx(
         -10
     )
@@ -94,9 +94,9 @@ def test_the_ratio_is_clamped_at_e_to_the_20(gap: float, ratio: float) -> None:
 def test_k3_of_tokens_far_off_is_10_and_pulls_no_more() -> None:
     # by hand e**100 - 101 and 100 - 1 + e**-100; both past 10
     policy_logprobs = column(-103, -3).requires_grad_()
-    found = k3(policy_logprobs, column(-3, -103))
-    assert found.tolist() == [10.0, 10.0]
-    found.sum().backward()
+    divergences = k3(policy_logprobs, column(-3, -103))
+    assert divergences.tolist() == [10.0, 10.0]
+    divergences.sum().backward()
     assert policy_logprobs.grad.tolist() == [0.0, 0.0]
 
 

@@ -38,25 +38,25 @@ def numbered(pairs: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Train
     ]
 
 
-def seen(batch: Batch) -> Counter[tuple[int, ...]]:
+def count_sequences(batch: Batch) -> Counter[tuple[int, ...]]:
     """The sequences as the model's attention puts them together."""
     if batch.trees is None:  # a row's last token is the last one that is predicted
         width = batch.input_ids.shape[1]
-        ends = {it // width: it % width + 2 for it in batch.indices.tolist()}
+        ends = {index // width: index % width + 2 for index in batch.indices.tolist()}
         return Counter(tuple(batch.input_ids[row, :end].tolist()) for row, end in ends.items())
-    found: Counter[tuple[int, ...]] = Counter()
-    prefixes = {it[0] for block in batch.trees.blocks for it in block.before.tolist() if it}
+    counts: Counter[tuple[int, ...]] = Counter()
+    prefixes = {prefix[0] for block in batch.trees.blocks for prefix in block.before.tolist() if prefix}
     for block in batch.trees.blocks:
         every = torch.cat([block.before, block.rows], dim=1)
         for places, positions, own in zip(every, block.positions, block.rows.tolist(), strict=True):
             if own[0] not in prefixes:
-                found[tuple(batch.input_ids[0, places[positions < PADDING]].tolist())] += 1
-    return found
+                counts[tuple(batch.input_ids[0, places[positions < PADDING]].tolist())] += 1
+    return counts
 
 
 def conversation(ids: tuple[int, ...], kind: Any = "update", **changes: Any) -> Conversation:
     known: dict[str, Any] = {
-        "prompt_ids": (1, *ids), "completion_ids": ids, "logprobs": tuple(-float(it) for it in ids)
+        "prompt_ids": (1, *ids), "completion_ids": ids, "logprobs": tuple(-float(token) for token in ids)
     }  # fmt: skip
     completion = Completion("not what the ids say", **(known | changes))
     return Conversation(kind, 0, (Message("user", "?"),), completion, "")
@@ -67,9 +67,9 @@ def attempt(*conversations: Conversation) -> Trajectory:
 
 
 def test_every_conversation_has_the_advantage_of_its_attempt() -> None:
-    made = sequences_of(attempt(*map(conversation, ((5, 6), (7,), (8, 9)))), -0.25)
-    assert [it.completion_ids for it in made] == [(5, 6), (7,), (8, 9)]
-    assert [it.advantage for it in made] == [-0.25] * 3
+    sequences = sequences_of(attempt(*map(conversation, ((5, 6), (7,), (8, 9)))), -0.25)
+    assert [sequence.completion_ids for sequence in sequences] == [(5, 6), (7,), (8, 9)]
+    assert [sequence.advantage for sequence in sequences] == [-0.25] * 3
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,10 @@ def test_every_conversation_has_the_advantage_of_its_attempt() -> None:
 )
 def test_credit_trains_the_conversations_that_it_names(credit: Any, trained: list[Any]) -> None:
     whole = attempt(conversation((5, 6)), conversation((7,)), conversation((8, 9), "answer"))
-    made = sequences_of(whole, 0.5, credit)
-    assert [(it.completion_ids, it.advantage) for it in made] == [(ids, 0.5) for ids in trained]
+    sequences = sequences_of(whole, 0.5, credit)
+    assert [(sequence.completion_ids, sequence.advantage) for sequence in sequences] == [
+        (ids, 0.5) for ids in trained
+    ]
 
 
 def test_credit_to_verdicts_leaves_out_notes_and_answers() -> None:
@@ -95,8 +97,8 @@ def test_an_attempt_without_an_answer_has_no_answer_to_credit() -> None:
 
 
 def test_the_ids_and_logprobs_are_the_samplers_whatever_the_text() -> None:
-    made = sequences_of(attempt(conversation((5, 6))), 1.0)
-    assert made == [TrainingSequence((1, 5, 6), (5, 6), (-5.0, -6.0), 1.0)]
+    sequences = sequences_of(attempt(conversation((5, 6))), 1.0)
+    assert sequences == [TrainingSequence((1, 5, 6), (5, 6), (-5.0, -6.0), 1.0)]
 
 
 def test_an_attempt_without_conversations_trains_nothing() -> None:
@@ -123,32 +125,32 @@ def test_every_sequence_is_in_one_batch_with_its_own_numbers(
     pairs: list[Any], layout: Any, budget: int
 ) -> None:
     sequences = numbered(pairs)
-    made = batches(sequences, layout, budget)
+    batch_list = batches(sequences, layout, budget)
     tokens = Counter(
         triple
-        for batch in made
+        for batch in batch_list
         for triple in zip(
             batch.advantages.tolist(), batch.targets.tolist(), batch.old_logprobs.tolist(), strict=True
         )
     )
     assert tokens == Counter(
-        (it.advantage, token, old)
-        for it in sequences
-        for token, old in zip(it.completion_ids, it.old_logprobs, strict=True)
+        (sequence.advantage, token, old)
+        for sequence in sequences
+        for token, old in zip(sequence.completion_ids, sequence.old_logprobs, strict=True)
     )
 
 
 @given(PAIRS, st.sampled_from(LAYOUTS), st.integers(1, 60))
 def test_the_model_sees_exactly_the_ids_that_were_sampled(pairs: list[Any], layout: Any, budget: int) -> None:
     sequences = numbered(pairs)
-    found: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     for batch in batches(sequences, layout, budget):
-        found += seen(batch)
-    wanted = Counter(it.prompt_ids + it.completion_ids for it in sequences)
+        counts += count_sequences(batch)
+    wanted = Counter(sequence.prompt_ids + sequence.completion_ids for sequence in sequences)
     if layout == "padded":
-        assert found == wanted
+        assert counts == wanted
     else:  # copies are computed once
-        assert found.keys() == wanted.keys() and found <= wanted
+        assert counts.keys() == wanted.keys() and counts <= wanted
 
 
 @given(PAIRS, st.sampled_from(LAYOUTS), st.integers(1, 60))
@@ -156,7 +158,7 @@ def test_a_batch_stays_within_its_budget_or_is_one_sequence(
     pairs: list[Any], layout: Any, budget: int
 ) -> None:
     for batch in batches(numbered(pairs), layout, budget):
-        numbers = {int(it) for it in batch.advantages.tolist()}
+        numbers = {int(advantage) for advantage in batch.advantages.tolist()}
         different = numbers if layout == "padded" else {pairs[number] for number in numbers}
         assert batch.input_ids.numel() <= budget or len(different) == 1
 
@@ -165,7 +167,7 @@ def test_a_batch_stays_within_its_budget_or_is_one_sequence(
 @settings(max_examples=30)
 def test_the_same_sequences_make_the_same_batches(pairs: list[Any], layout: Any, budget: int) -> None:
     once, again = (batches(numbered(pairs), layout, budget) for _ in range(2))
-    assert [it.input_ids.tolist() for it in once] == [it.input_ids.tolist() for it in again]
+    assert [batch.input_ids.tolist() for batch in once] == [batch.input_ids.tolist() for batch in again]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -183,15 +185,16 @@ def test_no_sequences_make_no_batches(layout: Any) -> None:
 def test_positions_count_from_a_sequences_own_first_token(layout: Any) -> None:
     sequences = numbered([((1, 2, 3), (4,)), ((1, 2, 3), (5, 5)), ((9,), (9, 9, 9, 9))])
     for batch in batches(sequences, layout, 1000):
-        places = {int(place) for place in batch.position_ids.flatten()}
-        assert places == set(range(5))
+        positions = {int(position) for position in batch.position_ids.flatten()}
+        assert positions == set(range(5))
 
 
 def test_what_a_group_begins_with_is_computed_once() -> None:
     # three attempts read the same 20 tokens, then differ in one, and say one
     sequences = numbered([((7,) * 20 + (own,), (own,)) for own in (1, 2, 3)])
     computed = {
-        layout: sum(it.input_ids.numel() for it in batches(sequences, layout, 1000)) for layout in LAYOUTS
+        layout: sum(batch.input_ids.numel() for batch in batches(sequences, layout, 1000))
+        for layout in LAYOUTS
     }
     assert computed == {"shared": 20 + 3 * 2, "packed": 3 * 22, "padded": 3 * 22}
     assert batches(sequences, "shared", 1000)[0].tokens == 3 * 22  # counted as often as it occurs
@@ -203,8 +206,8 @@ def test_sequences_that_are_the_same_are_computed_once() -> None:
         (batch,) = batches(sequences, layout, 1000)
         assert batch.input_ids.numel() == (19 + 2 * 3 if layout == "shared" else 2 * 22)
         assert len(batch.indices) == 2 * 2 and len(batch.select) == 4 * 2 and batch.tokens == 4 * 22
-        kept = batch.input_ids[0, batch.indices[batch.select] + 1]  # each is predicted one place before
-        assert kept.tolist() == batch.targets.tolist()
+        tokens = batch.input_ids[0, batch.indices[batch.select] + 1]  # each is predicted one place before
+        assert tokens.tolist() == batch.targets.tolist()
         assert batch.advantages.unique().tolist() == [0, 1, 2, 3]
         assert len(batches(sequences, layout, 26)) == (1 if layout == "shared" else 2)
 
@@ -212,14 +215,14 @@ def test_sequences_that_are_the_same_are_computed_once() -> None:
 def test_a_beginning_too_large_for_its_branches_is_repeated() -> None:
     # a budget of 25: the 20 shared tokens with two branches of 2 tokens, and again with the third
     sequences = numbered([((7,) * 20 + (own,), (own,)) for own in (1, 2, 3)])
-    made = batches(sequences, "shared", 25)
-    assert sorted(it.input_ids.numel() for it in made) == [22, 24]
+    batch_list = batches(sequences, "shared", 25)
+    assert sorted(batch.input_ids.numel() for batch in batch_list) == [22, 24]
 
 
 def test_packed_rows_have_no_padding_and_padded_rows_are_of_like_length() -> None:
     sequences = numbered([((1,) * length, (2,)) for length in (30, 2, 29, 3, 4)])
-    assert sum(it.input_ids.numel() for it in batches(sequences, "packed", 1000)) == 68 + 5
-    shapes = [tuple(it.input_ids.shape) for it in batches(sequences, "padded", 62)]
+    assert sum(batch.input_ids.numel() for batch in batches(sequences, "packed", 1000)) == 68 + 5
+    shapes = [tuple(batch.input_ids.shape) for batch in batches(sequences, "padded", 62)]
     assert shapes == [(2, 31), (3, 5)]
 
 
