@@ -96,7 +96,7 @@ class Bench:
 
     def _job(self, documents: Sequence[Ledger]) -> dict[str, Any]:
         self._jobs += 1
-        names = [self._traces / f"{self._jobs}-{place}" for place in range(len(documents))]
+        names = [self._traces / f"{self._jobs}-{number}" for number in range(len(documents))]
         return {"tasks": [document.task(name) for document, name in zip(documents, names, strict=True)]}
 
     def _read(self, documents: Sequence[Ledger], failures: float = 0.0, seed: int = 0) -> Outcome:
@@ -119,24 +119,24 @@ class Bench:
         begun, *_ = model_server.record(self._port, self._gpu)
         return bool(begun) and sum(call.ended > 0 for call in begun) >= calls // 2
 
-    def _outcome(self, documents: Sequence[Ledger], told: dict[str, Any]) -> Outcome:
+    def _outcome(self, documents: Sequence[Ledger], reply: dict[str, Any]) -> Outcome:
         calls, busy, late = model_server.record(self._port, self._gpu)
-        made = [call for call in calls if call.status == 200]
-        cached = sum(call.cached_tokens for call in made)
-        pairs = zip(documents, told["answers"], strict=True)
+        successful_calls = [call for call in calls if call.status == 200]
+        cached = sum(call.cached_tokens for call in successful_calls)
+        pairs = zip(documents, reply["answers"], strict=True)
         return Outcome(
             kind=documents[0].kind,
             chunks=documents[0].chunks,
             score=fmean(score_reply("string_match_all", answer, pair.answers) for pair, answer in pairs),
-            silent=told["errors"].count(""),
-            errors=[error for error in told["errors"] if error],
-            seconds=told["seconds"],
-            calls=len(made),
-            failed_calls=len(calls) - len(made),
-            critical_path=longest_chain(made),
-            computed_tokens=sum(call.prompt_tokens for call in made) - cached,
+            silent=reply["errors"].count(""),
+            errors=[error for error in reply["errors"] if error],
+            seconds=reply["seconds"],
+            calls=len(successful_calls),
+            failed_calls=len(calls) - len(successful_calls),
+            critical_path=longest_chain(successful_calls),
+            computed_tokens=sum(call.prompt_tokens for call in successful_calls) - cached,
             cached_tokens=cached,
-            completion_tokens=sum(call.completion_tokens for call in made),
+            completion_tokens=sum(call.completion_tokens for call in successful_calls),
             busy_seconds=busy,
             late_seconds=late,
         )

@@ -118,27 +118,27 @@ def start(folder: Path) -> str:
 def try_client(name: str, url: str, text: Path, folder: Path) -> dict[str, Any]:
     """Install and run a client; returns its version and how it did."""
     packages, script = SCRIPTS[name]
-    place = folder / name.replace(" ", "-")
-    python = place / "bin" / "python"
+    venv_folder = folder / name.replace(" ", "-")
+    python = venv_folder / "bin" / "python"
     if not python.exists():
-        venv.create(place, with_pip=True)
+        venv.create(venv_folder, with_pip=True)
     subprocess.run(
         [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *packages], check=True
     )
     tell = f"import importlib.metadata as m; print(m.version({packages[0]!r}))"
     version = subprocess.run([python, "-c", tell], capture_output=True, text=True, check=True).stdout.strip()
-    environment = {**os.environ, "LLM_USER_PATH": str(place), "PYTHONPATH": ""}
+    environment = {**os.environ, "LLM_USER_PATH": str(venv_folder), "PYTHONPATH": ""}
     ran = subprocess.run(
         [python, "-c", HEAD + script + TAIL, url, text], capture_output=True, text=True, env=environment
     )
     if ran.returncode:
         return {"version": version, "error": ran.stderr.strip().splitlines()[-1]}
-    said = json.loads(ran.stdout.splitlines()[-1])
+    output = json.loads(ran.stdout.splitlines()[-1])
     return {
         "version": version,
-        "whole": LAST_FACT in said["whole"],
-        "streamed": LAST_FACT in said["streamed"],
-        "progress": "Read chunk 3 of" in said["thoughts"],
+        "whole": LAST_FACT in output["whole"],
+        "streamed": LAST_FACT in output["streamed"],
+        "progress": "Read chunk 3 of" in output["thoughts"],
     }
 
 

@@ -56,19 +56,19 @@ def _draw_scores(panel: Axes, results: Sequence[dict[str, Any]]) -> None:
     longest = _MAX_TIMES * median(
         fmean(outcome["seconds"] for outcome in result["clean"]) for result in results
     )
-    for place, item in enumerate(ranked):
+    for position, item in enumerate(ranked):
         whole = fmean(outcome["seconds"] for outcome in item["clean"])
         seconds = min(whole, longest)
         scores = (fmean(out["score"] for out in item["clean"] if out["kind"] == kind) for kind in kinds)
         how = _OURS if item["ours"] else _PEERS
-        panel.barh(place, seconds, label=labelled.pop(item["ours"], None), **how)
+        panel.barh(position, seconds, label=labelled.pop(item["ours"], None), **how)
         cut = ""
         if whole > longest:
             cut = f" ({whole:.0f} s)"
-            panel.text(0.93 * seconds, place, "//", color="white", weight="bold", va="center")
-        told = " / ".join(f"{score:.2f}" for score in scores) + cut
+            panel.text(0.93 * seconds, position, "//", color="white", weight="bold", va="center")
+        label = " / ".join(f"{score:.2f}" for score in scores) + cut
         panel.annotate(
-            told, (seconds, place), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10
+            label, (seconds, position), textcoords="offset points", xytext=(6, 0), va="center", fontsize=10
         )
     panel.set_yticks(range(len(ranked)), [entry["name"] for entry in ranked])
     panel.margins(x=0.3)

@@ -146,12 +146,14 @@ def advice(paths: Sequence[Path], risk: float) -> str:
             f"{len(chosen_on)} examples prove of no patience that it leaves at most {risk:.0%} too early: "
             "read to the end, or take more examples."
         )
-    told = [f"--exit-patience {patience}: chosen on {len(chosen_on)} examples for a risk of {risk:.0%}."]
+    sentences = [f"--exit-patience {patience}: chosen on {len(chosen_on)} examples for a risk of {risk:.0%}."]
     if rest:
         early = _share([float(row.too_early(patience)) for row in rest])
         saved = fmean(row.saved(patience) for row in rest)
-        told.append(f"Of {len(rest)} others {early}% were left too early, {saved:.1%} of their chunks saved.")
-    return " ".join(told)
+        sentences.append(
+            f"Of {len(rest)} others {early}% were left too early, {saved:.1%} of their chunks saved."
+        )
+    return " ".join(sentences)
 
 
 def main() -> None:

@@ -58,8 +58,8 @@ class Process:
         line = self._process.stdout.readline()
         if not line:
             sys.exit(f"{self._called} ended with status {self._process.wait()}")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def kill(self) -> None:
         """Kill the process, as `kill -9` does."""

@@ -69,10 +69,10 @@ def reply_to(prompt: str) -> str:
     """
     facts = relevant(prompt)
     sections = {name: text for _, name, text in _SECTION.findall(prompt)}
-    told = _SECTION.sub("", prompt)
-    if "ENOUGH, or the question" in told:
+    instructions = _SECTION.sub("", prompt)
+    if "ENOUGH, or the question" in instructions:
         return first_gap(prompt) or "ENOUGH"
-    if "UNCHANGED" not in told:
+    if "UNCHANGED" not in instructions:
         return "\n".join(facts) or NOTHING
     sections.pop("problem", None)
     shown = sections.pop(next(iter(sections), ""), "")
@@ -80,8 +80,10 @@ def reply_to(prompt: str) -> str:
     new = [item for item in facts if item in shown and item not in memory]
     if not new:
         return "UNCHANGED"
-    if re.search("^ADD ", told, re.MULTILINE):
+    if re.search("^ADD ", instructions, re.MULTILINE):
         return "\n".join(f'ADD "{fact}"' for fact in new)
     part = _NEXT_PART.search(memory)
-    kept = part[1] if part else "" if "leave out what the memory already holds" in told else memory
-    return "\n".join(["MEMORY", *(item for item in facts if item in kept), *new])
+    text_to_keep = (
+        part[1] if part else "" if "leave out what the memory already holds" in instructions else memory
+    )
+    return "\n".join(["MEMORY", *(item for item in facts if item in text_to_keep), *new])

@@ -63,8 +63,8 @@ def cases(articles: Sequence[dict[str, Any]], chance: random.Random) -> dict[str
     """The cases of each kind, in a random order."""
     kinds: dict[str, list[Case]] = {"answered": [], "in other words": [], "not answered": [], "foreign": []}
     texts = [[item["context"] for item in article["paragraphs"]] for article in articles]
-    for number, place, paragraph, question in _questions(articles):
-        case = Case(question["question"], texts[number], place)
+    for number, position, paragraph, question in _questions(articles):
+        case = Case(question["question"], texts[number], position)
         if question["is_impossible"]:
             kinds["not answered"].append(case)
             continue
@@ -78,9 +78,9 @@ def cases(articles: Sequence[dict[str, Any]], chance: random.Random) -> dict[str
 
 def _questions(articles: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
     for number, article in enumerate(articles):
-        for place, paragraph in enumerate(article["paragraphs"]):
+        for position, paragraph in enumerate(article["paragraphs"]):
             for question in paragraph["qas"]:
-                yield number, place, paragraph["context"], question
+                yield number, position, paragraph["context"], question
 
 
 async def count_helped(model: str, kinds: Mapping[str, Sequence[Case]]) -> dict[str, tuple[int, int]]:
@@ -117,11 +117,11 @@ def main() -> None:
                 for name, some in kinds.items()
             }
             rows.append({"paragraphs": size, "least": least, **doubtful})
-    told = [
+    cells = [
         [str(row["paragraphs"]), f"{row['least']:.0%}", *(f"{row[name]:.0%}" for name in kinds)]
         for row in rows
     ]
-    print(measure.table(["paragraphs", "least share", *kinds], told))
+    print(measure.table(["paragraphs", "least share", *kinds], cells))
     helped = asyncio.run(count_helped(options.model, kinds)) if options.model else {}
     for name, (doubtful_cases, count) in helped.items():
         print(f"{name}: {doubtful_cases} doubtful on one paragraph, which helps in {count} by the verdict")

@@ -58,8 +58,8 @@ def write_ledger(folder: Path, kind: str, chunks: int, seed: int) -> Ledger:
         answers = tuple(map(str, chance.sample(range(10**6, 10**7), VALUES)))
         places = [(number + chance.random()) / VALUES for number in range(VALUES)]
         planted = [
-            (place, finder.statement("number", merchant, value))
-            for place, value in zip(places, answers, strict=True)
+            (position, finder.statement("number", merchant, value))
+            for position, value in zip(places, answers, strict=True)
         ]
         problem = finder.problem("number", whose=merchant)
     else:
@@ -89,9 +89,9 @@ def _distractor(chance: random.Random, names: list[str]) -> str:
 
 
 def _text(planted: list[tuple[float, str]], size_bytes: int, seed: int) -> str:
-    """A story with statements at their places (shares of its length), each at the end of a paragraph."""
+    """A story with statements at their positions (shares of its length), each at the end of a paragraph."""
     story = measure.STORY.read_text("utf-8")
     paragraphs = "".join(measure.vary(f"({seed})\n\n{story}", size_bytes)).split("\n\n")
-    for place, sentence in planted:
-        paragraphs[min(int(place * len(paragraphs)), len(paragraphs) - 1)] += f" {sentence}"
+    for position, sentence in planted:
+        paragraphs[min(int(position * len(paragraphs)), len(paragraphs) - 1)] += f" {sentence}"
     return "\n\n".join(paragraphs) + "\n"

@@ -41,17 +41,17 @@ def vary(text: str, size_bytes: int) -> Iterator[str]:
     """Repeat `text` up to `size_bytes`, never the same twice: paragraphs are reordered and some words
     replaced by invented ones or numbers, so that no cache of words or texts helps.
     """
-    made, copy = 0, 0
+    produced_bytes, copy = 0, 0
     paragraphs = text.split("\n\n")
-    while made < size_bytes:
+    while produced_bytes < size_bytes:
         chance = random.Random(copy)
         chance.shuffle(paragraphs)
         strange = partial(_strange, chance)
         piece = _WORD.sub(strange, "\n\n".join(paragraphs)) + "\n\n"
-        piece = piece.encode()[: size_bytes - made].decode(errors="ignore")
+        piece = piece.encode()[: size_bytes - produced_bytes].decode(errors="ignore")
         if not piece:
             return
-        made += len(piece.encode())
+        produced_bytes += len(piece.encode())
         copy += 1
         yield piece
 

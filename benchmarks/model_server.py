@@ -103,8 +103,8 @@ class Gpu:
         if self.faults(digest, attempt):
             return self._refused(call, 500, "the engine failed")
         if call.prompt_tokens + limit > WINDOW_TOKENS:
-            told = f"the prompt has {call.prompt_tokens} tokens and {limit} are asked for"
-            words = f"This model's maximum context length is {WINDOW_TOKENS} tokens: {told}"
+            reason = f"the prompt has {call.prompt_tokens} tokens and {limit} are asked for"
+            words = f"This model's maximum context length is {WINDOW_TOKENS} tokens: {reason}"
             return self._refused(call, 400, words, "context_length_exceeded")
         reply = reply_to(prompt)
         text = reply[: limit * CHARACTERS_PER_TOKEN]
@@ -167,7 +167,7 @@ class Gpu:
 
     def _uncached(self, work: _Work) -> int:
         """The tokens of the prompt to compute: at least one."""
-        known = next((place for place, block in enumerate(work.blocks) if block not in self._cache), None)
+        known = next((index for index, block in enumerate(work.blocks) if block not in self._cache), None)
         count = len(work.blocks) if known is None else known
         tokens = count * BLOCK_CHARACTERS // CHARACTERS_PER_TOKEN
         work.call.cached_tokens = max(0, min(tokens, work.call.prompt_tokens - 1))
@@ -286,8 +286,8 @@ def reset(port: int, name: str, faults: float = 0.0, seed: int = 0) -> None:
 def record(port: int, name: str) -> tuple[list[Call], float, float]:
     """The calls of a GPU, its busy seconds, and how late it was at worst."""
     with urlopen(f"http://127.0.0.1:{port}/{name}/record") as reply:
-        told = json.load(reply)
-    return [Call(**call) for call in told["calls"]], told["busy_seconds"], told["late_seconds"]
+        body = json.load(reply)
+    return [Call(**call) for call in body["calls"]], body["busy_seconds"], body["late_seconds"]
 
 
 if __name__ == "__main__":

@@ -83,12 +83,12 @@ def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, PassageSet]) -> Ite
     """The right answers of a model, each as the sentence that has the gold answer."""
     for row in rows:
         question = sets[row["corpus"]].questions[row["index"]]
-        said = [
+        statements = [
             statement
             for statement in statements_of(row["answer"])
             if substring_match(statement, question.answers)
         ]
-        if not said or question.answers[0] in ("yes", "no"):
+        if not statements or question.answers[0] in ("yes", "no"):
             continue
         chance = random.Random(row["index"])
         near = chance.sample(question.near, min(len(question.near), PASSAGES))
@@ -100,10 +100,10 @@ def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, PassageSet]) -> Ite
         for places in (whole, barren):
             chance.shuffle(places)
         has, lacks = (tuple(_markdown(row["corpus"], item) for item in some) for some in (whole, barren))
-        right = next(answer for answer in question.answers if substring_match(said[0], (answer,)))
-        told = (item for some in question.gold.values() for item in some)
-        facts = tuple(item for item in told if len(item.split()) > 3)  # no titles
-        case = Case(question.problem, said[0], right, has, lacks, facts)
+        right = next(answer for answer in question.answers if substring_match(statements[0], (answer,)))
+        sentences = (item for some in question.gold.values() for item in some)
+        facts = tuple(item for item in sentences if len(item.split()) > 3)  # no titles
+        case = Case(question.problem, statements[0], right, has, lacks, facts)
         if any(fact in case.text for fact in facts) and not case.is_said():
             yield case
 
@@ -132,9 +132,9 @@ def without_evidence(cases: Iterable[Case]) -> list[Case]:
 
 def with_another(cases: Sequence[Case], *, elsewhere: bool) -> list[Case]:
     """The answers with another in place of the right one, which the document has `elsewhere`, or lacks."""
-    made = []
+    changed_cases = []
     for number, case in enumerate(cases):
-        place = re.search(re.escape(case.right), case.answer, re.IGNORECASE) if case.right else None
+        match = re.search(re.escape(case.right), case.answer, re.IGNORECASE) if case.right else None
         known = " ".join([*case.evidence, case.problem, case.answer])
         if elsewhere:
             shape = (
@@ -146,12 +146,12 @@ def with_another(cases: Sequence[Case], *, elsewhere: bool) -> list[Case]:
                 item.right for item in cases if item.right and not substring_match(case.text, (item.right,))
             ]
             others = [item for item in others if _kind(item) == _kind(case.right)]
-        if place and others and not (elsewhere and _kind(case.right) == "word"):
+        if match and others and not (elsewhere and _kind(case.right) == "word"):
             other = random.Random(number).choice(others)
-            made.append(
-                replace(case, answer=f"{case.answer[: place.start()]}{other}{case.answer[place.end() :]}")
+            changed_cases.append(
+                replace(case, answer=f"{case.answer[: match.start()]}{other}{case.answer[match.end() :]}")
             )
-    return [item for item in made if not item.is_said()]
+    return [item for item in changed_cases if not item.is_said()]
 
 
 def _kind(answer: str) -> str:
@@ -161,26 +161,26 @@ def _kind(answer: str) -> str:
 def count(cases: Sequence[Case], least: float, right: bool) -> str:
     """How many answers lead to a passage; of `right` ones, how many to their evidence, and elsewhere."""
     nearest = [(case, passages) for case in cases if (passages := case.nearest(least))]
-    told = f"{len(nearest)} of {len(cases)}"
+    summary = f"{len(nearest)} of {len(cases)}"
     if right:
         there = sum(any(case.is_evidence(passage) for passage in passages) for case, passages in nearest)
-        told = f"{there} and {len(nearest) - there} of {len(cases)}"
-    return told
+        summary = f"{there} and {len(nearest) - there} of {len(cases)}"
+    return summary
 
 
 async def ask(model: str, sets: dict[str, PassageSet], out: Path, known: list[dict[str, Any]]) -> None:
     """Write the model's answers to the questions that `out` does not have yet; `known` are its rows."""
     done = {(item["corpus"], item["index"]) for item in known}
-    pairs = zip_longest(*([(name, place) for place in PLACES[name]] for name in sets))
+    pairs = zip_longest(*([(name, index) for index in PLACES[name]] for name in sets))
     wanted = [item for pair in pairs for item in pair if item and item not in done]
     async with open_engine(EngineSettings(model=model, window_tokens=2048)) as engine:
-        for name, place in wanted:
-            question: Question = sets[name].questions[place]
+        for name, index in wanted:
+            question: Question = sets[name].questions[index]
             text = "\n\n".join(question.gold)
             prompt = Message("user", f"{text}\n\n{ASKED}{question.problem}")
             reply = await engine.complete((prompt,), Sampling(max_tokens=80))
             with out.open("a", encoding="utf-8") as file:
-                row = {"corpus": name, "index": place, "answer": reply.text.strip()}
+                row = {"corpus": name, "index": index, "answer": reply.text.strip()}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 

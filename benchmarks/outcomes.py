@@ -59,14 +59,14 @@ class Result:
     at_once: Outcome | None = None
 
     @classmethod
-    def load(cls, told: dict[str, Any]) -> Result:
+    def load(cls, record: dict[str, Any]) -> Result:
         """A result as `told` wrote it."""
-        kept = {key: text for key, text in told.items() if key != "exponent"}
+        values = {key: text for key, text in record.items() if key != "exponent"}
         for name in ("clean", "failing", "scaling"):
-            kept[name] = [Outcome(**item) for item in kept[name]]
+            values[name] = [Outcome(**item) for item in values[name]]
         for name in ("killed", "at_once"):
-            kept[name] = Outcome(**kept[name]) if kept[name] else None
-        return cls(**kept)
+            values[name] = Outcome(**values[name]) if values[name] else None
+        return cls(**values)
 
     def told(self) -> dict[str, Any]:
         """The result for JSON."""

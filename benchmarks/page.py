@@ -64,13 +64,13 @@ def journal(text: Path, fingerprint: str, steps: int, draw: random.Random) -> It
     for step in range(steps):
         if draw.random() < 0.5:
             memory = [*draw.sample(memory, min(len(memory), MEMORY_SENTENCES - 3)), draw.choice(known)]
-        told = " ".join(memory)
-        yield {"type": "reply", "prompt_sha256": f"{step:016x}", "reply": told, "finish_reason": "stop",
+        reply = " ".join(memory)
+        yield {"type": "reply", "prompt_sha256": f"{step:016x}", "reply": reply, "finish_reason": "stop",
                "usage": usage}  # fmt: skip
         yield {
             "type": "conversation", "kind": "update", "chunk_index": step, "source": str(text),
             "span": [step * CHUNK_CHARACTERS, (step + 1) * CHUNK_CHARACTERS], "prompt_sha256": f"{step:016x}",
-            "finish_reason": "stop", "usage": usage, "memory": told, "enough": False, "seconds": 2.5,
+            "finish_reason": "stop", "usage": usage, "memory": reply, "enough": False, "seconds": 2.5,
         }  # fmt: skip
     yield {"type": "answer", "answer": memory[-1]}
 
@@ -89,12 +89,12 @@ def processor_seconds(session: CDPSession) -> float:
     return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
 
-def measure(page: Page, trace: Path, made: Path, steps: int, frames: int) -> dict[str, float]:
+def measure(page: Page, trace: Path, page_file: Path, steps: int, frames: int) -> dict[str, float]:
     """Open the journal by itself and the page made of it, then drag the slider from end to end."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     status, measured = page.locator("#status"), {}
-    page.goto(made.with_name("empty.html").as_uri())
+    page.goto(page_file.with_name("empty.html").as_uri())
     expect(status).to_contain_text("opened in")
     started, before = time.perf_counter(), processor_seconds(session)
     page.locator("#file").set_input_files(trace)
@@ -102,7 +102,7 @@ def measure(page: Page, trace: Path, made: Path, steps: int, frames: int) -> dic
     measured["open_journal_seconds"] = time.perf_counter() - started
     measured["open_journal_processor_seconds"] = processor_seconds(session) - before
     started = time.perf_counter()
-    page.goto(made.as_uri())
+    page.goto(page_file.as_uri())
     expect(status).to_contain_text("opened in", timeout=300_000)
     measured["open_page_seconds"] = time.perf_counter() - started
     expect(page.locator("#text .block, #text mark").first).to_be_visible(timeout=300_000)
@@ -124,19 +124,19 @@ def main() -> None:
     draw = random.Random(0)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        trace, small, made = folder / "trace.jsonl", folder / "small.jsonl", folder / "page.html"
+        trace, small, page_file = folder / "trace.jsonl", folder / "small.jsonl", folder / "page.html"
         fingerprint = write_text(folder / "text.txt", options.steps, draw)
         write_journal(trace, journal(folder / "text.txt", fingerprint, options.steps, draw))
         write_journal(small, journal(folder / "text.txt", fingerprint, 10, draw))
         memagent(["view", str(small), "--out", str(folder / "empty.html"), "--without-text"])
         started = time.perf_counter()
-        memagent(["view", str(trace), "--out", str(made)])
+        memagent(["view", str(trace), "--out", str(page_file)])
         measured = {"steps": options.steps, "journal_bytes": trace.stat().st_size,
-                 "text_bytes": (folder / "text.txt").stat().st_size, "page_bytes": made.stat().st_size,
+                 "text_bytes": (folder / "text.txt").stat().st_size, "page_bytes": page_file.stat().st_size,
                  "make_page_seconds": time.perf_counter() - started}  # fmt: skip
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        measured |= measure(page, trace, made, options.steps, options.frames)
+        measured |= measure(page, trace, page_file, options.steps, options.frames)
         measured["load"] = os.getloadavg()[0]
         browser.close()
     for key, value in measured.items():

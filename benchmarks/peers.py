@@ -53,14 +53,14 @@ def ours(base_url: str, settings: str) -> Reader:
     from memagent.settings import ReadSettings
     from memagent.types import Model
 
-    told = json.loads(settings)
+    options = json.loads(settings)
     model = Model("simulated", estimate_tokens, window_tokens=8192, calls=_CALLS)
     engine: OpenAIEngine | None = None
 
     async def read(task: Task) -> str:
         nonlocal engine
         engine = engine or OpenAIEngine(model, Connection(base_url, concurrency=_CALLS))
-        document, how = open_document(task.document), ReadSettings(**told)
+        document, how = open_document(task.document), ReadSettings(**options)
         reading = Read(task.problem, document, engine, how, trace=task.trace, resume=task.trace.exists())
         async for _ in reading:
             pass
@@ -167,16 +167,16 @@ def langextract(base_url: str, settings: str) -> Reader:
     from langextract.factory import ModelConfig
     from langextract.prompt_validation import PromptValidationLevel
 
-    told = json.loads(settings)
+    options = json.loads(settings)
     limits = {"api_key": "none", "base_url": base_url, "max_output_tokens": contestants.ANSWER_TOKENS}
     config = ModelConfig("zero", provider="OpenAILanguageModel", provider_kwargs=limits)
-    records = [Extraction(told["row"], text, attributes=values) for text, values in told["records"]]
-    examples = [ExampleData(told["text"], records), ExampleData(told["without"], [])]
+    records = [Extraction(options["row"], text, attributes=values) for text, values in options["records"]]
+    examples = [ExampleData(options["text"], records), ExampleData(options["without"], [])]
 
     def extract(text: str) -> str:
         result = langextract.extract(
             text,
-            prompt_description=told["prompt"],
+            prompt_description=options["prompt"],
             examples=examples,
             prompt_validation_level=PromptValidationLevel.OFF,  # it refuses an example without records
             config=config,
@@ -243,19 +243,19 @@ async def _attempts(reader: Reader, tasks: list[Task]) -> dict[str, Any]:
 
 def main(name: str, base_url: str, settings: str) -> None:
     """Take jobs until standard input ends. What libraries print goes to standard error."""
-    told = os.fdopen(os.dup(1), "w")
+    stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     reader = READERS[name](base_url, settings)
     versions = {package: find_version(package) for package in (*contestants.PACKAGES, "bm25s", "langextract")}
     print(
         json.dumps({package: version for package, version in versions.items() if version != "-"}),
-        file=told,
+        file=stdout,
         flush=True,
     )
     with asyncio.Runner() as runner:
         for line in sys.stdin:
             tasks = [Task.load(**task) for task in json.loads(line)["tasks"]]
-            print(json.dumps(runner.run(_attempts(reader, tasks))), file=told, flush=True)
+            print(json.dumps(runner.run(_attempts(reader, tasks))), file=stdout, flush=True)
 
 
 if __name__ == "__main__":

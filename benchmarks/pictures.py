@@ -47,12 +47,12 @@ def opened(browser: Browser, width: int, scheme: Scheme = "light") -> Iterator[P
     page.close()
 
 
-def picture_read(browser: Browser, made: Path, folder: Path, width: int) -> None:
+def picture_read(browser: Browser, page_file: Path, folder: Path, width: int) -> None:
     """Picture the read as it opens: at the step that brought the answer, whose source is marked."""
     pictures: tuple[tuple[Scheme, str], ...] = (("light", "page.png"), ("dark", "page-dark.png"))
     for scheme, name in pictures:
         with opened(browser, width, scheme) as page:
-            page.goto(made.as_uri())
+            page.goto(page_file.as_uri())
             expect(page.locator("#answer .said")).to_contain_text(ANSWER)  # else it is no good example
             expect(page.locator("#text mark")).to_be_visible()
             page.screenshot(path=folder / name)
@@ -65,8 +65,8 @@ def serve(model: list[str], data: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "memagent", "serve", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
-            said = next((line for line in server.stderr or () if " at http" in line), "")
-            yield said.partition(" at ")[2].partition("/v1")[0] + "/"
+            address_line = next((line for line in server.stderr or () if " at http" in line), "")
+            yield address_line.partition(" at ")[2].partition("/v1")[0] + "/"
         finally:
             server.terminate()
 

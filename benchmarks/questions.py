@@ -102,9 +102,9 @@ async def main(args: argparse.Namespace) -> None:
     for questions in (0, 1, args.questions):  # an engine each, so that none finds what another has cached
         async with open_engine(EngineSettings(**{name: getattr(args, name) for name in MODEL})) as engine:
             if args.reset and isinstance(engine, OpenAIEngine):
-                said = await engine.post(args.reset, {})
-                if "false" in said:  # vLLM, while other calls are running
-                    sys.exit(f"the endpoint did not empty its cache: {said}")
+                reply = await engine.post(args.reset, {})
+                if "false" in reply:  # vLLM, while other calls are running
+                    sys.exit(f"the endpoint did not empty its cache: {reply}")
             if questions:
                 measured.append(await computed(engine, text, questions, settings))
             elif isinstance(engine, LlamaCppEngine):

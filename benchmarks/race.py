@@ -248,8 +248,8 @@ async def read(args: argparse.Namespace) -> None:
                         for row in await read_with(engine, others, name, list(group), model):
                             if row.id in heat.score:
                                 row.score = 0.0 if row.error else heat.score[row.id](row.prediction)
-                            told = asdict(row) | {"kind": heat.kind, "tokens": heat.tokens}
-                            print(json.dumps(told, ensure_ascii=False), file=file, flush=True)
+                            record = asdict(row) | {"kind": heat.kind, "tokens": heat.tokens}
+                            print(json.dumps(record, ensure_ascii=False), file=file, flush=True)
                     print(heat.kind, heat.tokens, name, len(missing), file=sys.stderr, flush=True)
 
 

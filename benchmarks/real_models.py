@@ -105,7 +105,7 @@ def hotpot(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
     rows = _rows(corpus)[:_FIRST_ROWS]
     source = random.Random(SEED)
     pool = [_paragraph(*paragraph) for row in rows for paragraph in row["context"]]
-    made = []
+    examples = []
     for number, row in enumerate(_sample(rows, count, source)):
         needed = {fact[0] for fact in row["supporting_facts"]}
         absent = number % round(1 / _ABSENT) == 0
@@ -113,8 +113,8 @@ def hotpot(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
             _paragraph(*paragraph) for paragraph in row["context"] if not (absent and paragraph[0] in needed)
         ]
         answers = ABSENT_ANSWERS if absent else (row["answer"],)
-        made.append(_example("hotpot", number, row["question"], own, answers, pool, source, tokens))
-    return made
+        examples.append(_example("hotpot", number, row["question"], own, answers, pool, source, tokens))
+    return examples
 
 
 def shifts(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Example]:
@@ -123,7 +123,7 @@ def shifts(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
     articles = set(sorted({row["title"] for row in everything})[1::2])  # prompts were tried on the others
     rows = [row for row in everything if row["title"] in articles]
     pool = [row["context"].strip() for row in rows]
-    made = []
+    examples = []
     for number, row in enumerate(_sample(rows, count, source)):
         asked = source.choice(row["qas"])
         absent = number % round(1 / _ABSENT) == 0
@@ -132,8 +132,8 @@ def shifts(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
         source.shuffle(own)
         texts = (answer if isinstance(answer, str) else answer["text"] for answer in asked["answers"])
         answers = ABSENT_ANSWERS if absent else tuple(dict.fromkeys(texts))
-        made.append(_example("shifts", number, asked["question"], own, answers, pool, source, tokens))
-    return made
+        examples.append(_example("shifts", number, asked["question"], own, answers, pool, source, tokens))
+    return examples
 
 
 def needles(essays: Path | None) -> list[Example]:
@@ -278,9 +278,9 @@ def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence
                 "problem": example.problem,
                 "trace": str(folder / secrets.token_hex(4)),
             }
-            told = process.ask({"tasks": [task]})
-            seconds = round(told["seconds"], 2)
-            answer, error = told["answers"][0], told["errors"][0]
+            reply = process.ask({"tasks": [task]})
+            seconds = round(reply["seconds"], 2)
+            answer, error = reply["answers"][0], reply["errors"][0]
             yield Row.of(model, reader, example, prediction=answer, seconds=seconds, error=error)
 
 
@@ -350,8 +350,8 @@ async def run(args: argparse.Namespace) -> None:
                                 sum(item.score for item in rows),
                                 sum(item.seconds for item in rows),
                             )
-                            told = f"{right:.1f} of {len(rows)} right, {seconds:.0f} s"
-                            print(f"{model}, {task}, {reader.name}: {told}", file=sys.stderr)
+                            summary = f"{right:.1f} of {len(rows)} right, {seconds:.0f} s"
+                            print(f"{model}, {task}, {reader.name}: {summary}", file=sys.stderr)
     for process in processes.values():
         process.close()
 

@@ -67,9 +67,9 @@ def scores_table(rows: Rows) -> str:
         empty = [text["empty"] for text in own if text["empty"] is not None and text["calls"] > 1]
         nothing = f"{sum(empty)} of {len(empty)}" if empty else ""
         tokens = [text["prompt_tokens"] + text["completion_tokens"] for text in own if text["prompt_tokens"]]
-        told = f"{fmean(tokens):,.0f}" if tokens else ""
+        mean_tokens = f"{fmean(tokens):,.0f}" if tokens else ""
         seconds = f"{fmean(text['seconds'] for text in own):.1f}"
-        lines.append([name, *cells, invented, nothing, told, seconds])
+        lines.append([name, *cells, invented, nothing, mean_tokens, seconds])
     head = ["reader", *(_TASKS[task] for task in tasks), "invented", "empty memories", "tokens", "seconds"]
     return table(head, lines)
 
@@ -87,8 +87,8 @@ def differences_table(rows: Rows) -> str:
             continue
         apart = [scores[OURS][key] - scores[name][key] for key in shared]
         low, high = paired_interval(apart)
-        told = f"{100 * fmean(apart):+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"
-        lines.append([name, str(len(shared)), told])
+        difference = f"{100 * fmean(apart):+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"
+        lines.append([name, str(len(shared)), difference])
     return table([f"{OURS} less", "questions", "difference"], lines)
 
 
@@ -103,11 +103,11 @@ def draw(rows: Rows, file: Path) -> None:
         for (model, task), panel in zip(product(models, tasks), panels, strict=True):
             own = [row for row in rows if (row["model"], _family(row)) == (model, task) and not row["absent"]]
             for name, scored in by_reader(own).items():
-                scores, place = [item["score"] for item in scored], names.index(name)
+                scores, position = [item["score"] for item in scored], names.index(name)
                 low, high = confidence_interval(scores)
                 colour = "#D55E00" if name == OURS else "#0072B2"
-                panel.plot([100 * low, 100 * high], [place, place], color=colour)
-                panel.plot([100 * fmean(scores)], [place], "o", color=colour)
+                panel.plot([100 * low, 100 * high], [position, position], color=colour)
+                panel.plot([100 * fmean(scores)], [position], "o", color=colour)
             first = task == tasks[0]
             panel.set_yticks(range(len(names)), [drawing.plain(item) if first else "" for item in names])
             panel.set_ylim(-0.5, len(names) - 0.5)

@@ -111,7 +111,7 @@ class Environment:
 
     def generate(self, task: str, length: int, count: int, tokenizer: Path) -> Path:
         """Run RULER's generator and return the folder with its output."""
-        made = self.folder / "made" / f"{length}-{count}"
+        output_folder = self.folder / "made" / f"{length}-{count}"
         site = next(self.bin.parent.glob("lib/python*/site-packages"))
         script = site / "long_context_eval" / "data" / "prepare.py"
         environment = os.environ | {
@@ -119,18 +119,18 @@ class Environment:
             "NLTK_DATA": str(self.folder / "nltk"),
             "TRANSFORMERS_OFFLINE": "1",
         }
-        flags = {"save_dir": made, "task": task, "tokenizer_path": tokenizer, "tokenizer_type": "hf",
+        flags = {"save_dir": output_folder, "task": task, "tokenizer_path": tokenizer, "tokenizer_type": "hf",
                  "max_seq_length": length, "num_samples": count, "random_seed": SEED}  # fmt: skip
         command = [str(self.bin / "python"), str(script)]
         command += [text for name, value in flags.items() for text in (f"--{name}", str(value))]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=1800, check=False
         )
-        if not (made / task / "validation.jsonl").exists():
+        if not (output_folder / task / "validation.jsonl").exists():
             raise SystemExit(
                 f"RULER's generator of {task} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
             )
-        return made
+        return output_folder
 
 
 def tokenizer_folder(folder: Path, named: Path | None) -> Path:
@@ -208,11 +208,11 @@ def format_record(settings: dict[str, Any], results: dict[str, dict[str, Any]]) 
     """RULER's side, one line per task, with about 100 values of a distribution and 40 examples' slots."""
     lines = []
     for task, result in results.items():
-        kept: dict[str, Any] = {"statistics": {name: _thin(item) for name, item in result["ruler"].items()}}
+        entry: dict[str, Any] = {"statistics": {name: _thin(item) for name, item in result["ruler"].items()}}
         if "slots" in result:
             slots = result["slots"][:40]
-            kept["slots"] = [{"documents": slot["documents"], "slots": slot["slots"]} for slot in slots]
-        lines.append(f"{json.dumps(task)}: {json.dumps(kept)}")
+            entry["slots"] = [{"documents": slot["documents"], "slots": slot["slots"]} for slot in slots]
+        lines.append(f"{json.dumps(task)}: {json.dumps(entry)}")
     tasks = ",\n".join(lines)
     return f'{{"settings": {json.dumps(settings)},\n"tasks": {{\n{tasks}\n}}}}\n'
 

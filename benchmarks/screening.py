@@ -89,9 +89,9 @@ def screen(example: Example, chunk_tokens: int, notes: bool) -> Screened:
     document = text_document(example.document, is_example=True)
 
     async def read() -> tuple[Read, set[int]]:
-        made = Read(example.problem, document, Noting(example, notes), settings, asks=False)
-        seen = {text.chunk_index async for text in made if text.chunk_index is not None}
-        return made, seen
+        reading = Read(example.problem, document, Noting(example, notes), settings, asks=False)
+        seen = {text.chunk_index async for text in reading if text.chunk_index is not None}
+        return reading, seen
 
     done, seen = asyncio.run(read())
     spans = [(at, at + len(fact)) for fact in example.evidence if (at := example.document.find(fact)) >= 0]
@@ -147,12 +147,12 @@ def main() -> None:
     heads = ["task", "chunk", "evidence chunks", "kept, ideal, %", "kept, problem alone, %", "passed over, %"]
     screened = list(rows(options.seed, options.count, options.chunks))
     print(measure.table(heads, map(_told, screened)))
-    told = [
+    records = [
         {**row, "found": {("ideal" if notes else "problem alone"): [vars(item) for item in them]
                           for notes, them in row["found"].items()}}
         for row in screened
     ]  # fmt: skip
-    measure.write_json(options.json, {**measure.provenance(), "rows": told})
+    measure.write_json(options.json, {**measure.provenance(), "rows": records})
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ class Slow(ScriptedEngine):
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         async with self._slots:
             await asyncio.sleep(CALL_SECONDS)
-        made = await super().complete(messages, sampling)
+        completion = await super().complete(messages, sampling)
         self.prompts.clear()
-        return made
+        return completion
 
 
 def serve(folder: str, pipe: Any) -> None:

@@ -174,24 +174,24 @@ def answer_by_langextract(
         document.write_text(first.text, "utf-8")
         chunks.write_text("[]", "utf-8")
         task = {"document": str(document), "chunks": str(chunks), "problem": "", "trace": ""}
-        told = process.ask({"tasks": [task]})
+        reply = process.ask({"tasks": [task]})
     process.close()
-    if told["errors"][0]:
-        sys.exit(told["errors"][0])
-    extracted = list(_extracted(first, json.loads(told["answers"][0])))
+    if reply["errors"][0]:
+        sys.exit(reply["errors"][0])
+    extracted = list(_extracted(first, json.loads(reply["answers"][0])))
     rows = []
     for one in asked:
         plan = Plan(**{**plan_of(corpus, one.question), "fields": corpus.fields})
         text, table = count_answer(plan, extracted, Coverage(rows=len(extracted)), exact_names=False)
         spent = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}  # not told
-        seconds = {"seconds": round(told["seconds"] / len(asked), 1)}
+        seconds = {"seconds": round(reply["seconds"] / len(asked), 1)}
         rows.append(judge(one, "langextract", model, text, "", table) | spent | seconds)
     return rows
 
 
-def _extracted(asked: Asked, found: Sequence[tuple[int, int, Mapping[str, Any]]]) -> Iterator[Row]:
+def _extracted(asked: Asked, extractions: Sequence[tuple[int, int, Mapping[str, Any]]]) -> Iterator[Row]:
     names = {field["name"] for field in asked.corpus.fields}
-    for start, end, attributes in found:
+    for start, end, attributes in extractions:
         values = {
             name: str(value)
             for name, value in attributes.items()
@@ -303,8 +303,8 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
     with out.open("a", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            told = "right" if row["exact"] else "wrong"
-            print(f"{told}  {row['contestant']}  {row['question']}", file=sys.stderr)
+            verdict = "right" if row["exact"] else "wrong"
+            print(f"{verdict}  {row['contestant']}  {row['question']}", file=sys.stderr)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -327,14 +327,14 @@ def report(file: Path) -> None:
         shares = [f"{sums[0] / item:.1%}" if item else "" for item in sums[1:]]
         means = [round(sum(item[name] for item in rows) / count) for name in
                  ("calls", "prompt_tokens", "completion_tokens", "seconds")]  # fmt: skip
-        said = [
+        values = [
             *key,
             f"{exact}/{count}",
             f"{low:.0%} to {high:.0%}",
             *shares,
             *(f"{mean:,}" for mean in means),
         ]
-        print(f"| {' | '.join(map(str, said))} |")
+        print(f"| {' | '.join(map(str, values))} |")
 
 
 def main() -> None:

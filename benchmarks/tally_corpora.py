@@ -114,17 +114,17 @@ CORPORA = {item.key: item for item in (INVOICES, MINUTES, LOG)}
 def make(corpus: Corpus, tokens: int, records: int, seed: int = 0) -> tuple[str, list[Record]]:
     """A text of about so many tokens with so many records, and these."""
     chance = random.Random(f"{corpus.key} {seed}")
-    made = [make_record(corpus, chance) for _ in range(records)]
-    own = sum(len(text.text) + 20 for text in made)
+    entries = [make_record(corpus, chance) for _ in range(records)]
+    own = sum(len(text.text) + 20 for text in entries)
     others = make_paragraphs(chance, max(0, int(tokens / TOKENS_PER_CHARACTER) - own))
-    blocks: list[str] = [text.text for text in made] + others
+    blocks: list[str] = [text.text for text in entries] + others
     order = list(range(len(blocks)))
     chance.shuffle(order)
-    made = [made[number] for number in order if number < records]
+    entries = [entries[number] for number in order if number < records]
     if not corpus.heading:
-        return "\n".join(blocks[number] for number in order) + "\n", made
-    parts = [f"## {corpus.heading} {place}\n\n{blocks[number]}" for place, number in enumerate(order, 1)]
-    return "\n\n".join(parts) + "\n", made
+        return "\n".join(blocks[number] for number in order) + "\n", entries
+    parts = [f"## {corpus.heading} {index}\n\n{blocks[number]}" for index, number in enumerate(order, 1)]
+    return "\n\n".join(parts) + "\n", entries
 
 
 def make_record(corpus: Corpus, chance: random.Random, wording: str = "") -> Record:
@@ -153,11 +153,11 @@ def make_paragraphs(chance: random.Random, characters: int) -> list[str]:
         for part in STORY.read_text("utf-8").split("\n\n")
         if len(part) > 80 and not any(map(str.isdigit, part))
     ]
-    made, length = list[str](), 0
+    paragraphs, length = list[str](), 0
     while length < characters:
-        made.append(" ".join(chance.choice(story).split()))
-        length += len(made[-1]) + 20
-    return made
+        paragraphs.append(" ".join(chance.choice(story).split()))
+        length += len(paragraphs[-1]) + 20
+    return paragraphs
 
 
 Rows = list[tuple[Any, ...]]
@@ -189,7 +189,7 @@ def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
     }  # fmt: skip
     of |= {"march": march, "half": lambda item: date(2025, 4, 1) <= item.day <= date(2025, 6, 30),
            "bound": lambda item: item.value > bound, "absent": lambda item: item.name == ABSENT}  # fmt: skip
-    said = {
+    phrases = {
         "name": f"with the {c.name} {name}", "other": f"with the {c.name} {other}",
         "kind": f"with the {c.kind} {kind}", "march": "in March 2025", "half": "from April to June 2025",
         "bound": f"of more than {bound:g} {c.unit}", "absent": f"with the {c.name} {ABSENT}",
@@ -198,48 +198,50 @@ def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
     def pick(key: str) -> list[Record]:
         return [record for record in records if of[key](record)]
 
-    made = [Question(f"How many {many} are there?", "SELECT COUNT(*) FROM rows", [(len(records),)])]
+    result = [Question(f"How many {many} are there?", "SELECT COUNT(*) FROM rows", [(len(records),)])]
     for key in ("name", "kind", "march", "half", "bound", "absent"):
         sql = f"SELECT COUNT(*) FROM rows WHERE {where[key]}"
-        made.append(Question(f"How many {many} {said[key]} are there?", sql, [(len(pick(key)),)]))
-    made.append(_aggregate(f"What is the sum of the {c.value} of all {many}?", "SUM", c, "", records))
+        result.append(Question(f"How many {many} {phrases[key]} are there?", sql, [(len(pick(key)),)]))
+    result.append(_aggregate(f"What is the sum of the {c.value} of all {many}?", "SUM", c, "", records))
     for key in ("name", "kind", "march", "half"):
-        text = f"What is the sum of the {c.value} of all {many} {said[key]}?"
-        made.append(_aggregate(text, "SUM", c, where[key], pick(key)))
-    made.append(_aggregate(f"What is the average {c.value} of the {many}?", "AVG", c, "", records))
+        text = f"What is the sum of the {c.value} of all {many} {phrases[key]}?"
+        result.append(_aggregate(text, "SUM", c, where[key], pick(key)))
+    result.append(_aggregate(f"What is the average {c.value} of the {many}?", "AVG", c, "", records))
     for key in ("other", "kind"):
-        text = f"What is the average {c.value} of the {many} {said[key]}?"
-        made.append(_aggregate(text, "AVG", c, where[key], pick(key)))
-    made.append(_aggregate(f"What is the largest {c.value} of all {many}?", "MAX", c, "", records))
-    text = f"What is the largest {c.value} of the {many} {said['name']}?"
-    made.append(_aggregate(text, "MAX", c, where["name"], pick("name")))
-    made.append(_aggregate(f"What is the smallest {c.value} of all {many}?", "MIN", c, "", records))
+        text = f"What is the average {c.value} of the {many} {phrases[key]}?"
+        result.append(_aggregate(text, "AVG", c, where[key], pick(key)))
+    result.append(_aggregate(f"What is the largest {c.value} of all {many}?", "MAX", c, "", records))
+    text = f"What is the largest {c.value} of the {many} {phrases['name']}?"
+    result.append(_aggregate(text, "MAX", c, where["name"], pick("name")))
+    result.append(_aggregate(f"What is the smallest {c.value} of all {many}?", "MIN", c, "", records))
     distinct = f"SELECT DISTINCT {c.name} FROM rows"
     for key in ("march", "kind"):
         text, names = (
-            f"List every {c.name} of the {many} {said[key]}.",
+            f"List every {c.name} of the {many} {phrases[key]}.",
             sorted({item.name for item in pick(key)}),
         )
-        made.append(Question(text, f"{distinct} WHERE {where[key]}", [(item,) for item in names]))
+        result.append(Question(text, f"{distinct} WHERE {where[key]}", [(item,) for item in names]))
     sums, counts = _group(records, lambda record: record.name), _group(records, lambda record: record.kind)
     totals: Rows = [(key, _sum(group)) for key, group in sums.items()]
-    made.append(Question(f"What is the sum of the {c.value} for each {c.name}?",
-                         f"SELECT {c.name}, SUM({c.value}) FROM rows GROUP BY {c.name}", totals))  # fmt: skip
-    made.append(Question(f"How many {many} are there for each {c.kind}?",
-                         f"SELECT {c.kind}, COUNT(*) FROM rows GROUP BY {c.kind}",
-                         [(key, len(group)) for key, group in counts.items()]))  # fmt: skip
+    result.append(Question(f"What is the sum of the {c.value} for each {c.name}?",
+                           f"SELECT {c.name}, SUM({c.value}) FROM rows GROUP BY {c.name}",
+                           totals))  # fmt: skip
+    result.append(Question(f"How many {many} are there for each {c.kind}?",
+                           f"SELECT {c.kind}, COUNT(*) FROM rows GROUP BY {c.kind}",
+                           [(key, len(group)) for key, group in counts.items()]))  # fmt: skip
     best, total = sorted(totals, key=lambda item: -item[1])[:3], f"SUM({c.value}) AS total"
-    made.append(Question(f"Rank the three {c.name}s with the largest sum of {c.value}.",
-                         f"SELECT {c.name}, {total} FROM rows GROUP BY {c.name} ORDER BY total DESC LIMIT 3",
-                         best))  # fmt: skip
+    result.append(Question(f"Rank the three {c.name}s with the largest sum of {c.value}.",
+                           f"SELECT {c.name}, {total} FROM rows GROUP BY {c.name} "
+                           "ORDER BY total DESC LIMIT 3",
+                           best))  # fmt: skip
     most = max(counts.items(), key=lambda count: (len(count[1]), count[0]))[0]
-    made.append(Question(f"Which {c.kind} has the most {many}?",
-                         f"SELECT {c.kind} FROM rows GROUP BY {c.kind} "
-                         f"ORDER BY COUNT(*) DESC, {c.kind} DESC LIMIT 1", [(most,)]))  # fmt: skip
-    made.append(Question(f"How many different {c.name}s are there?",
-                         f"SELECT COUNT(DISTINCT {c.name}) FROM rows", [(len(sums),)]))  # fmt: skip
-    assert len(made) == 25, len(made)
-    return made
+    result.append(Question(f"Which {c.kind} has the most {many}?",
+                           f"SELECT {c.kind} FROM rows GROUP BY {c.kind} "
+                           f"ORDER BY COUNT(*) DESC, {c.kind} DESC LIMIT 1", [(most,)]))  # fmt: skip
+    result.append(Question(f"How many different {c.name}s are there?",
+                           f"SELECT COUNT(DISTINCT {c.name}) FROM rows", [(len(sums),)]))  # fmt: skip
+    assert len(result) == 25, len(result)
+    return result
 
 
 def _aggregate(text: str, how: str, corpus: Corpus, where: str, records: Sequence[Record]) -> Question:

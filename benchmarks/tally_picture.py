@@ -31,11 +31,11 @@ def read(model: Path, trace: Path, page: Path) -> None:
         sys.exit(1)
 
 
-def picture(browser: Browser, made: Path, folder: Path, width: int) -> None:
+def picture(browser: Browser, page_file: Path, folder: Path, width: int) -> None:
     """Picture the table, its rows sorted by supplier, with a row's place opened and the refused rows."""
     for scheme, name in PICTURES:
         with opened(browser, width, scheme) as page:
-            page.goto(made.as_uri())
+            page.goto(page_file.as_uri())
             page.get_by_role("button", name="Supplier").click()
             page.locator("#refused-title").click()
             page.locator("#rows").get_by_role("button", name=SOURCE).click()

@@ -157,8 +157,8 @@ async def read(args: argparse.Namespace) -> None:
                     ]
                     for _, group in groupby(missing, key=lambda example: example.document):
                         for row in await read_with(engine, reader, list(group), model):
-                            told = asdict(row) | {"kind": kind}
-                            print(json.dumps(told, ensure_ascii=False), file=file, flush=True)
+                            record = asdict(row) | {"kind": kind}
+                            print(json.dumps(record, ensure_ascii=False), file=file, flush=True)
                     print(kind, name, len(missing), file=sys.stderr, flush=True)
 
 

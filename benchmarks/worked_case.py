@@ -36,19 +36,19 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     missing = {"right", "wrong"}
     for number, row in bridges(asked.hotpot):
-        place = asked.out / f"hotpot-{number}.md"
-        place.write_text(document_of(row), "utf-8")
+        path = asked.out / f"hotpot-{number}.md"
+        path.write_text(document_of(row), "utf-8")
         trajectory = memagent.read(
-            row["question"], place, trace=place.with_suffix(".jsonl"), model=asked.model, discover=False,
+            row["question"], path, trace=path.with_suffix(".jsonl"), model=asked.model, discover=False,
             workflow="notes", chunk_tokens=CHUNK_TOKENS, temperature=0.0,
         )  # fmt: skip
         kind = judge(row, trajectory)
-        print(f"{place.stem}, {kind}: {row['question']} {row['answer']}? {trajectory.answer}", flush=True)
+        print(f"{path.stem}, {kind}: {row['question']} {row['answer']}? {trajectory.answer}", flush=True)
         if kind in missing:
             missing.remove(kind)
         else:
-            place.unlink()
-            place.with_suffix(".jsonl").unlink()
+            path.unlink()
+            path.with_suffix(".jsonl").unlink()
         if not missing:
             break
 
@@ -63,11 +63,11 @@ def bridges(path: Path) -> Iterator[tuple[int, Row]]:
 def facts_of(row: Row) -> list[list[str]]:
     """The sentences that are needed, of each of the two paragraphs."""
     needed = {tuple(fact) for fact in row["supporting_facts"]}
-    kept = (
+    facts = (
         [_plain(text) for number, text in enumerate(sentences) if (title, number) in needed]
         for title, sentences in row["context"]
     )
-    return [item for item in kept if item]
+    return [item for item in facts if item]
 
 
 def document_of(row: Row) -> str:

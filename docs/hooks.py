@@ -23,15 +23,15 @@ ELSEWHERE = {
 }
 """Where these pages of the repository stand on the site."""
 
-_HOME = {page: place for place, page in ELSEWHERE.items()}
+_HOME = {page: path for path, page in ELSEWHERE.items()}
 _FENCES = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from elsewhere."""
-    for place, page in ELSEWHERE.items():
-        files.append(File.generated(config, page, abs_src_path=str(ROOT / place)))
+    for path, page in ELSEWHERE.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
     return files
 
 
@@ -42,12 +42,12 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
 
     def rewritten(link: re.Match[str]) -> str:
         image, text, target, anchor = link.groups(default="")
-        place = posixpath.normpath(posixpath.join(folder, target))
-        on_site = ELSEWHERE.get(place) or place.removeprefix("docs/")
-        if (place in ELSEWHERE or place.startswith("docs/")) and files.get_file_from_path(on_site):
+        path = posixpath.normpath(posixpath.join(folder, target))
+        on_site = ELSEWHERE.get(path) or path.removeprefix("docs/")
+        if (path in ELSEWHERE or path.startswith("docs/")) and files.get_file_from_path(on_site):
             relative = posixpath.relpath(on_site, posixpath.dirname(here) or ".")
             return f"{image}[{text}]({relative}{anchor})"
-        return f"{text} (`{place}`)"
+        return f"{text} (`{path}`)"
 
     parts = _FENCES.split(markdown)  # every second part is code
     parts[::2] = [_LINK.sub(rewritten, part) for part in parts[::2]]

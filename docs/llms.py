@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from hooks import ELSEWHERE, ROOT  # beside it: this folder is no package
 
-_PLACES = {page: place for place, page in ELSEWHERE.items()}
+_PLACES = {page: path for path, page in ELSEWHERE.items()}
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _STATEMENT = re.compile(r".+?\.(?= |$)")  # with the questions before it
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
@@ -22,10 +22,10 @@ def index() -> str:
     for heading, entries in _pairs(site["nav"]):
         lines += ["", f"## {heading}", ""]
         for title, page in _pairs(entries):
-            place = _PLACES.get(page, f"docs/{page}")
-            about = first_paragraph(ROOT / place)
+            path = _PLACES.get(page, f"docs/{page}")
+            about = first_paragraph(ROOT / path)
             statement = _STATEMENT.match(about)
-            lines.append(f"- [{title}]({place}): {statement[0] if statement else about}")
+            lines.append(f"- [{title}]({path}): {statement[0] if statement else about}")
     return "\n".join(lines) + "\n"
 
 

@@ -85,8 +85,8 @@ def with_files(messages: Sequence[Mapping[str, Any]], ids: Sequence[str], asked:
     Open WebUI has put passages around the question by then: these would be read as the question.
     """
     last = max(number for number, message in enumerate(messages) if message["role"] == "user")
-    said = asked or messages[last]["content"]
-    texts = [{"type": "text", "text": said}] if isinstance(said, str) else said
+    content = asked or messages[last]["content"]
+    texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     files = [{"type": "file", "file": {"file_id": item}} for item in ids]
     return [*messages[:last], {"role": "user", "content": [*files, *texts]}, *messages[last + 1 :]]
 
@@ -163,27 +163,27 @@ async def _events(reply: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
 def _check(reply: httpx2.Response) -> None:
     if not reply.is_success:
         try:
-            said = reply.json()["error"]["message"]
+            message = reply.json()["error"]["message"]
         except (ValueError, LookupError, TypeError):
-            said = reply.text[:200]
-        raise RuntimeError(f"memagent serve replied with status {reply.status_code}: {said}")
+            message = reply.text[:200]
+        raise RuntimeError(f"memagent serve replied with status {reply.status_code}: {message}")
 
 
 async def _cite(answer: str, statements: Sequence[Mapping[str, Any]], emit: Emit) -> str:
     """Send each source as a citation; returns the answer with their numbers, which Open WebUI links."""
     numbers: dict[str, int] = {}
-    cited, place = "", 0
+    cited, position = "", 0
     for statement in statements:
-        said = statement["source"]
-        for source in [said] if said else statement.get("nearest", ()):
-            kind = "" if said else " (nearest passage, other words)"
+        exact_source = statement["source"]
+        for source in [exact_source] if exact_source else statement.get("nearest", ()):
+            kind = "" if exact_source else " (nearest passage, other words)"
             span = f"{source['file']}#char={source['start']},{source['end']}{kind}"
             if span not in numbers:
                 numbers[span] = len(numbers) + 1
                 await emit({"type": "source", "data": _source(source, span, kind)})
-            cited += f"{answer[place : statement['end_index']]} [{numbers[span]}]"
-            place = statement["end_index"]
-    return cited + answer[place:]
+            cited += f"{answer[position : statement['end_index']]} [{numbers[span]}]"
+            position = statement["end_index"]
+    return cited + answer[position:]
 
 
 def _source(source: Mapping[str, Any], span: str, kind: str) -> dict[str, Any]:

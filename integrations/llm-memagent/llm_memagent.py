@@ -111,8 +111,8 @@ def _chat(prompt: Any, ids: Sequence[str]) -> dict[str, Any]:
     chat: dict[str, Any] = {"model": "memagent", "messages": turns, "stream": True}
     chat["stream_options"] = {"include_usage": True}
     if ids or prompt.options.cite or prompt.options.workflow:
-        told = {"cite": prompt.options.cite, "workflow": prompt.options.workflow}
-        chat["memagent"] = {name: value for name, value in told.items() if value}
+        options = {"cite": prompt.options.cite, "workflow": prompt.options.workflow}
+        chat["memagent"] = {name: value for name, value in options.items() if value}
     return chat
 
 
@@ -159,10 +159,10 @@ def _events(reply: httpx2.Response) -> Iterator[dict[str, Any]]:
 def _check(reply: httpx2.Response) -> None:
     if not reply.is_success:
         try:
-            said = reply.json()["error"]["message"]
+            message = reply.json()["error"]["message"]
         except (ValueError, LookupError, TypeError):
-            said = reply.text[:200]
-        raise llm.ModelError(f"memagent serve replied with status {reply.status_code}: {said}")
+            message = reply.text[:200]
+        raise llm.ModelError(f"memagent serve replied with status {reply.status_code}: {message}")
 
 
 def _sources(statements: Sequence[Mapping[str, Any]]) -> str:

@@ -117,8 +117,8 @@ def masked_held_out(index: int) -> Example:
 def masked_essay(index: int, haystack: str = SEEN) -> Example:
     """For reinforcement on a text as it is: a name or number of its first sentence is masked."""
     source = random.Random(f"masked essay/{haystack}/{index}")
-    place = source.choice(_places_of_names(haystack))
-    texts = _sentences_from(haystack, LONGER[index % len(LONGER)] * CHUNK, place)
+    position = source.choice(_places_of_names(haystack))
+    texts = _sentences_from(haystack, LONGER[index % len(LONGER)] * CHUNK, position)
     name = source.choice([*NAME.finditer(texts[0])])
     document = " ".join(texts)
     return Example(
@@ -290,8 +290,8 @@ def _at_random(whole: Example, source: random.Random, least: int = 1) -> Example
 
 def _mask(whole: Example) -> Example:
     fact = random.Random(f"masked/{whole.id}").choice([*FACT.finditer(whole.document)])
-    told, (note,) = fact.group(), notes_of(fact.group())
-    before, _, last = told.rstrip(".").rpartition(" ")
+    sentence, (note,) = fact.group(), notes_of(fact.group())
+    before, _, last = sentence.rstrip(".").rpartition(" ")
     return replace(
         whole,
         id=f"{whole.id}-masked",
@@ -335,20 +335,20 @@ def _places_of_names(haystack: str) -> list[int]:
     return [at for at, (sentence, tokens) in sentences if tokens < MASKED_TOKENS and NAME.search(sentence)]
 
 
-def _sentences_from(haystack: str, tokens: int, place: int) -> list[str]:
+def _sentences_from(haystack: str, tokens: int, position: int) -> list[str]:
     """Sentences of a haystack, from that one on, of at most so many tokens."""
     sentences = _sentences(haystack)
     texts: list[str] = []
-    while (tokens := tokens - sentences[place % len(sentences)][1]) >= 0:
-        texts.append(sentences[place % len(sentences)][0])
-        place += 1
+    while (tokens := tokens - sentences[position % len(sentences)][1]) >= 0:
+        texts.append(sentences[position % len(sentences)][0])
+        position += 1
     return texts
 
 
 def _hide(facts: Sequence[str], tokens: int, source: random.Random, haystack: str) -> str:
     """Sentences of a haystack, from a random one on, with the facts among them."""
-    place = source.randrange(len(_sentences(haystack)))
-    texts = _sentences_from(haystack, tokens - sum(count_tokens()(" " + text) for text in facts), place)
+    position = source.randrange(len(_sentences(haystack)))
+    texts = _sentences_from(haystack, tokens - sum(count_tokens()(" " + text) for text in facts), position)
     for already, at in enumerate(sorted(source.choices(range(len(texts) + 1), k=len(facts)))):
         texts.insert(at + already, facts[already])
     return " ".join(texts)

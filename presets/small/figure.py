@@ -268,17 +268,17 @@ def draw(plan: Plan) -> None:
         title = row["text"] or "essays"
         for item in (title, f"{title}, {row['task']}"):
             grouped[item][row["reader"]][row["length"]][row["seed"]].append(row)
-    told = {
+    summaries = {
         title: {name: {length: sum_up(entry) for length, entry in of.items()} for name, of in readers.items()}
         for title, readers in sorted(grouped.items(), key=lambda entry: ("," in entry[0], entry[0]))
     }
-    (plan.out / "figure.json").write_text(json.dumps(told, indent=1) + "\n")
+    (plan.out / "figure.json").write_text(json.dumps(summaries, indent=1) + "\n")
     haystacks = sorted({row["haystack"] for row in rows})
-    tables = [f"### {title}\n\n{_table(plan, of)}" for title, of in told.items()]
+    tables = [f"### {title}\n\n{_table(plan, of)}" for title, of in summaries.items()]
     (plan.out / "figure.md").write_text(
         "\n\n".join([*tables, *(f"Haystack: {haystack}" for haystack in haystacks)]) + "\n"
     )
-    _plot(plan, told["essays"])
+    _plot(plan, summaries["essays"])
 
 
 def pack_metrics(runs: Iterable[Path], out: Path) -> None:
@@ -298,8 +298,8 @@ def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
         for name in plan.readers:
             for length in plan.lengths:
                 for seed in plan.seeds:
-                    if (place := plan.rows(name, length, seed, text)).exists():
-                        for row in map(json.loads, place.read_text().splitlines()):
+                    if (path := plan.rows(name, length, seed, text)).exists():
+                        for row in map(json.loads, path.read_text().splitlines()):
                             about = {"reader": name, "length": length, "seed": seed}
                             yield about | {"text": text.stem if text else ""} | row
 
@@ -324,12 +324,12 @@ def sum_up(of_seeds: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
         "held": shares("held", "needed"),
         "idle writes": shares("idle writes", "idle"),
     }
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         name: {"mean": fmean(item), "seeds": item} for name, item in summaries.items() if item
     }
     every = [row for rows in of_seeds.values() for row in rows]
     counts = {name: sum(row.get(name, 0) for row in every) for name in ("idle", "idle writes")}
-    return told | {"documents": len(every), "chunks without a fact": counts}
+    return summary | {"documents": len(every), "chunks without a fact": counts}
 
 
 def interval(values: list[float]) -> str:

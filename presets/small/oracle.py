@@ -180,15 +180,15 @@ class Noting:
         if memory in ("", self._prompts.empty_memory) or self._source.random() >= SLIPS:
             return []
         lines = memory.split("\n")
-        place = self._source.randrange(len(lines))
+        index = self._source.randrange(len(lines))
         if self._source.random() < 0.5:
             slipped = (
-                lines[: place + 1]
-                + lines[place : place + 1] * self._source.randint(1, 3)
-                + lines[place + 1 :]
+                lines[: index + 1]
+                + lines[index : index + 1] * self._source.randint(1, 3)
+                + lines[index + 1 :]
             )
         else:
-            words = re.split(r"(?<=\W)", lines[place])
+            words = re.split(r"(?<=\W)", lines[index])
             at = self._source.randrange(len(words))
             others = self._source.choices(words, k=self._source.randint(1, 4))
             slipped = [*lines, "".join([*words[:at], *others])]

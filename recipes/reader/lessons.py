@@ -155,9 +155,9 @@ def ask(qa: dict[str, Any], text: str, clean: Any) -> Asked | None:
     return None
 
 
-def _count_shared(problem: str, text: str, place: Span) -> int:
-    """How many telling words of a problem the sentence at a place has."""
-    around = (text[a:b] for a, b in sentences_of(text) if a <= place[0] < b)
+def _count_shared(problem: str, text: str, span: Span) -> int:
+    """How many telling words of a problem the sentence at a span has."""
+    around = (text[a:b] for a, b in sentences_of(text) if a <= span[0] < b)
     return len(telling(problem) & telling(next(around, "")))
 
 
@@ -208,7 +208,7 @@ def _page(
         texts.append(item.text)
         begins += len(item.text) + 2
     text = "\n\n".join(texts)
-    kept = source.sample(asked, min(MAX_ASKED, len(asked)))
+    present = source.sample(asked, min(MAX_ASKED, len(asked)))
     candidates = [
         one
         for entry in source.sample(pool, min(TRIED, len(pool)))
@@ -223,7 +223,7 @@ def _page(
     absent = [Asked(candidate.problem) for candidate in candidates[::-1][: source.choice((1, 2, MAX_ABSENT))]]
     some = source.sample(asked, min(MAX_EXCHANGED, len(asked)))
     exchanged = [other for one in some if (other := exchange(one, text, source))]
-    return Page(text, (*kept, *absent, *exchanged))
+    return Page(text, (*present, *absent, *exchanged))
 
 
 def exchange(asked: Asked, text: str, source: random.Random) -> Asked | None:
@@ -412,9 +412,9 @@ async def write(pages: dict[str, Iterator[Page]], count: int, seed: int) -> Asyn
     for index in range(count):
         (of,) = source.choices(list(SHARES), list(SHARES.values()))
         form = source.choice(FORMS)
-        made = tuple(lessons(next(pages[of]), form, prompts, source))
-        if made:
-            yield Trajectory(f"{of}-{form}-{index}", made, "", reward=1.0)
+        conversations = tuple(lessons(next(pages[of]), form, prompts, source))
+        if conversations:
+            yield Trajectory(f"{of}-{form}-{index}", conversations, "", reward=1.0)
 
 
 def main() -> None:

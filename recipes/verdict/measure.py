@@ -50,20 +50,20 @@ async def judge(engine: Engine, document: str, examples: Sequence[Example]) -> l
     for chunk in chunks:
         for example, own in zip(examples, verdicts, strict=True):
             messages = prompts.fill("verdict", problem=example.problem, chunk=chunk.shown)
-            told = await engine.complete(messages, Sampling(1, thinking=False, verdict=True))
-            odds = log_odds(told.alternatives)
+            completion = await engine.complete(messages, Sampling(1, thinking=False, verdict=True))
+            odds = log_odds(completion.alternatives)
             own.append(float("-inf") if odds is None else odds)
     return [_row(example, chunks, own) for example, own in zip(examples, verdicts, strict=True)]
 
 
 def _row(example: Example, chunks: Sequence[Chunk], verdicts: Sequence[float]) -> dict[str, Any]:
     absent = set(example.answers) <= set(ABSENT_ANSWERS)
-    by_verdict = sorted(range(len(chunks)), key=lambda place: -verdicts[place])
+    by_verdict = sorted(range(len(chunks)), key=lambda index: -verdicts[index])
     by_words = best_passages(example.problem, [chunk.text for chunk in chunks], len(chunks))
-    needed = set() if absent else {place for place, chunk in enumerate(chunks) if holds(chunk, example)}
+    needed = set() if absent else {index for index, chunk in enumerate(chunks) if holds(chunk, example)}
 
     def rank(order: Sequence[int]) -> int | None:
-        return next((number for number, place in enumerate(order, 1) if place in needed), None)
+        return next((number for number, index in enumerate(order, 1) if index in needed), None)
 
     return {
         "id": example.id, "task": example.task, "problem": example.problem, "absent": absent,

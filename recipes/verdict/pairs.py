@@ -173,9 +173,9 @@ def texts_of_passages(
         if near:
             far = source.choice(source.choice(sets)).asked
             others += source.sample(far, min(1, len(far)))
-        made = _pairs(text, asked, [*cut_off, *others], wordnet, source)
-        if len(made) >= MIN_PAIRS:
-            yield Text(text, made)
+        pairs = _pairs(text, asked, [*cut_off, *others], wordnet, source)
+        if len(pairs) >= MIN_PAIRS:
+            yield Text(text, pairs)
 
 
 def load_whole(folder: Path) -> list[list[Passage]]:
@@ -273,7 +273,7 @@ def texts_of_hops(rows: Sequence[dict[str, Any]], source: random.Random) -> Iter
         paragraphs = dict(row["context"])
         facts = {
             title: " ".join(
-                paragraphs[title][place].strip() for place in places if place < len(paragraphs[title])
+                paragraphs[title][index].strip() for index in places if index < len(paragraphs[title])
             )
             for title, places in needed.items()
             if title in paragraphs
@@ -410,8 +410,8 @@ def main() -> None:
             "hops": texts_of_hops(rows, source),
             "needles": texts_of_needles(cut_novels(options.novels, Path(folder)), source),
         }
-        made = asyncio.run(write_trajectories(options.out, write(kinds, options.count, options.seed)))
-    print(made, "texts")
+        count = asyncio.run(write_trajectories(options.out, write(kinds, options.count, options.seed)))
+    print(count, "texts")
     if options.examples:
         every = examples(sets, rows, random.Random(f"examples/{options.seed}"))
         print(write_examples(options.examples, islice(every, EXAMPLES)), "examples")

@@ -344,17 +344,17 @@ def _setter(source: str, environment: Mapping[str, str]) -> str:
 
 def _build(values: Mapping[str, Any], source: str) -> Settings:
     """Build settings from flat values. Raises `SettingsError` listing every problem."""
-    known, made = settings_by_name(), dict[str, Any]()
+    known, parts = settings_by_name(), dict[str, Any]()
     problems = [unknown_name(name, known) for name in values if name not in known]
     for part, kind in _PARTS.items():
         mine = {name: value for name, value in values.items() if name in known and known[name][0] == part}
         try:
-            made[part] = kind(**mine)
+            parts[part] = kind(**mine)
         except SettingsError as error:
             problems.append(str(error))
     if problems:
         raise name_place(SettingsError("\n".join(problems)), source)
-    return Settings(**made)
+    return Settings(**parts)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

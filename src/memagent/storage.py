@@ -209,11 +209,11 @@ def write_in_place(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        yield made
-        for part in (*made.rglob("*"), made):
+        temporary_path = Path(folder) / path.name
+        yield temporary_path
+        for part in (*temporary_path.rglob("*"), temporary_path):
             sync_file(part)
-        made.replace(path)
+        temporary_path.replace(path)
     sync_file(path.parent)
 
 

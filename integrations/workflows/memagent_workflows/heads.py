@@ -69,7 +69,7 @@ class Heads:
             return cls((memory, *[""] * (count - 1)), 1 % count if memory else 0)
         if total > count:
             raise SettingsError(f"the memory has {total} parts, heads is {count}: set `heads` to {total}")
-        marked = next((place for place, (heading, _) in enumerate(divided) if heading[3]), 0)
+        marked = next((index for index, (heading, _) in enumerate(divided) if heading[3]), 0)
         parts = (*(text for _, text in divided), *[""] * (count - total))
         return cls(parts, marked if total == count else total)  # new parts go first
 
@@ -118,7 +118,7 @@ def own_part(reply: str, now: Heads, prompts: Prompts, shown: str = "") -> str:
         f"[part {number} of {count}{mark}]" for number in range(1, count + 1) for mark in ("", ", next")
     )
     own = {heading for heading in headings if heading not in quotable}
-    others = {part.strip() for place, part in enumerate(now.parts) if place != now.next}
+    others = {part.strip() for index, part in enumerate(now.parts) if index != now.next}
     others.add(prompts.empty_memory)  # as the model was shown the empty ones
     before, divided = _divide(reply, own)
     texts = (text.strip() for text in (before, *(text for _, text in divided)))
@@ -134,10 +134,10 @@ async def heads(reading: Reading, chunks: Chunks, memory: str = "") -> Conversat
         before = now.parts[now.next]
 
         def read_reply(reply: str, part: str, prompts: Prompts) -> MemoryChange:
-            said = without_thought(reply)
-            own = own_part(said, now, prompts, f"{reading.problem}\n{chunk.shown}")
+            text = without_thought(reply)
+            own = own_part(text, now, prompts, f"{reading.problem}\n{chunk.shown}")
             change = read_gated(own, part, prompts)
-            if change.action == "note" and any(item and item in prompts.restore(said) for item in now.parts):
+            if change.action == "note" and any(item and item in prompts.restore(text) for item in now.parts):
                 return MemoryChange("keep")  # it only says again what another part says
             return change
 

@@ -120,9 +120,9 @@ async def merge_all(reading: Reading, memories: list[str]) -> Conversations:
 async def _gather(reading: Reading, memories: Sequence[str]) -> tuple[str, list[Conversation]]:
     """Several memories merged into one, and the conversations that it took."""
     gathering = Gathering(reading)
-    made = [item for memory in memories for item in await gathering.add(memory)]
-    made += await gathering.merge()
-    return gathering.memory, made
+    conversations = [item for memory in memories for item in await gathering.add(memory)]
+    conversations += await gathering.merge()
+    return gathering.memory, conversations
 
 
 WORKFLOW = Workflow(tree, PROMPTS, templates=True, keeps_memory=True, options=(Shards,))

@@ -60,12 +60,12 @@ def test_it_resumes_from_a_journal_that_was_torn(workflow: str, tmp_path: Path) 
         settings = test_resuming.SETTINGS.replace(workflow=workflow)
         document = text_document(test_resuming.DOCUMENT, is_example=True)
         read = Read("What is told?", document, engine, settings, trace=trace, resume=True)
-        made = [
+        memories = [
             (conversation.chunk_index, conversation.memory)
             async for conversation in read
             if not conversation.unused
         ]
-        return read.answer, made
+        return read.answer, memories
 
     whole, again = test_resuming.Noter(), test_resuming.Noter(seed=7)
     expected = asyncio.run(finished(tmp_path / "whole.jsonl", whole))
@@ -130,10 +130,10 @@ def test_its_settings_come_from_a_file_the_environment_and_flags(
         load_settings({name: value}, environment={}),
     ):
         assert settings.read.options[name] == value
-    told = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, "-m", "memagent", "ask", "--help-all"], capture_output=True, text=True, check=True
     ).stdout
-    assert f"--{name} N" in told
+    assert f"--{name} N" in help_text
     with pytest.raises(SettingsError, match=f"{name} is 0: it must be above 0"):
         load_settings({name: 0}, environment={})
 

@@ -22,8 +22,8 @@ FACTS = ("Ada lives in Ghent.", "nothing", "The key is with Ada.")
 
 
 def document(*facts: str, chunks: int = 20) -> str:
-    texts = [f"{fact} " + " ".join(f"w{place}x{n}" for n in range(20)) for place, fact in enumerate(facts)]
-    texts += [" ".join(f"v{place}y{n}" for n in range(24)) for place in range(len(facts), chunks)]
+    texts = [f"{fact} " + " ".join(f"w{number}x{n}" for n in range(20)) for number, fact in enumerate(facts)]
+    texts += [" ".join(f"v{number}y{n}" for n in range(24)) for number in range(len(facts), chunks)]
     return "\n\n".join(texts)
 
 
@@ -47,19 +47,19 @@ def asking(*questions: str) -> FunctionEngine:
 
 
 def read(engine: Any, text: str, **settings: Any) -> tuple[str, list[Any]]:
-    result, made = run(engine, text, SETTINGS.replace(**settings))
-    return result.answer, made
+    result, conversations = run(engine, text, SETTINGS.replace(**settings))
+    return result.answer, conversations
 
 
 def test_a_fact_whose_need_was_learned_later_is_looked_up() -> None:
     engine = asking("Where does Ada live?")
-    answer, made = read(engine, document(*FACTS))
+    answer, conversations = read(engine, document(*FACTS))
     assert "Ghent" in answer
     again = [prompt for prompt in engine.prompts if "<question-" in prompt]
     assert len(again) == 8, "of the other chunks none is read again"
     assert all("\nWhere does Ada live?\n</question-" in item for item in again)
     assert any("Ada lives" in item for item in again)
-    gaps = [text for text in made if text.kind == "update" and text.chunk_index is None]
+    gaps = [text for text in conversations if text.kind == "update" and text.chunk_index is None]
     assert [gap.completion.text for gap in gaps] == ["Where does Ada live?", "ENOUGH"]
     assert [gap.span for gap in gaps] == [None, None] and gaps[0].memory == "The key is with Ada."
     without, _ = read(asking("Where does Ada live?"), document(*FACTS), rounds=1)
@@ -68,8 +68,8 @@ def test_a_fact_whose_need_was_learned_later_is_looked_up() -> None:
 
 def test_a_short_document_is_read_again_whole() -> None:
     engine = asking("Where does she live?")
-    answer, made = read(engine, document(*FACTS, chunks=5))
-    chunks = {text.chunk_index for text in made} - {None}
+    answer, conversations = read(engine, document(*FACTS, chunks=5))
+    chunks = {text.chunk_index for text in conversations} - {None}
     assert "Ghent" in answer
     assert sum("<question-" in prompt for prompt in engine.prompts) == len(chunks) < 8
 

@@ -60,8 +60,8 @@ def test_other_shards_are_another_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shards", [1, 2, 5, 40])
 def test_each_part_begins_where_the_last_ends(shards: int) -> None:
     text = document(*(f"fact{number}" for number in range(9)))
-    answer, made = read(noter(), text, "tree", shards=shards)
-    spans = sorted({item.span for item in made if item.span})
+    answer, conversations = read(noter(), text, "tree", shards=shards)
+    spans = sorted({item.span for item in conversations if item.span})
     assert [end for _, end in spans[:-1]] == [start for start, _ in spans[1:]]
     assert spans[0][0] == 0 and spans[-1][1] == len(text)
     assert sorted(set(answer.split())) == [f"fact{number}" for number in range(9)]

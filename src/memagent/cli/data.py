@@ -96,12 +96,12 @@ def make(
     end = chosen.count(count and start + count, start + _USUAL_COUNT, recipe.corpora)
     if end <= start:
         raise SettingsError(f"--start {start}: the set of {chosen.name} has {end} questions")
-    made = examples(chosen.name, recipe, end - start, start)
+    new_examples = examples(chosen.name, recipe, end - start, start)
     warn_of_samples([corpora.find(chosen.corpus)] if chosen.corpus else [])
     tokens: list[int] = []
 
     def show() -> Iterator[Example]:
-        for example in track(made, "making", end - start, disable=not get_console().is_terminal):
+        for example in track(new_examples, "making", end - start, disable=not get_console().is_terminal):
             tokens.append(example.length_tokens)
             yield example
 

@@ -83,9 +83,9 @@ def _version(least: int) -> Callable[[Any], Any]:
 @_of_notebooks
 def new(name: str, about: str, notebooks: Notebooks) -> None:
     """Make a notebook with a standing instruction, such as "who decided what, and when"."""
-    made = Notebook.new(name, about, notebooks)
-    say(f"{made.entry.name}: made")
-    tell(f"add to it with memagent notes add {shlex.quote(made.entry.name)} PATH...")
+    notebook = Notebook.new(name, about, notebooks)
+    say(f"{notebook.entry.name}: made")
+    tell(f"add to it with memagent notes add {shlex.quote(notebook.entry.name)} PATH...")
 
 
 @command.command(name="list")

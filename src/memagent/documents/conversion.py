@@ -135,7 +135,7 @@ def convert(
     `OSError`.
     """
     limits = limits or ConversionLimits()
-    with write_in_place(path) as made, made.open("w+b", buffering=0) as output:
+    with write_in_place(path) as temporary_path, temporary_path.open("w+b", buffering=0) as output:
         output.write(bytes(_HEAD_BYTES))
         if why := _run(source, output, stopped, limits):
             raise UnusableError(f"{source.name} cannot be converted: {why}")

@@ -136,9 +136,9 @@ class Notebooks:
         with self._open("lock") as file:  # if two processes create it at once, one waits
             lock(file, wait=True)
             if not self._file.exists():
-                with write_in_place(self._file) as made:
-                    made.touch(0o600)
-                    with closing(sqlite3.connect(made, isolation_level=None)) as db:
+                with write_in_place(self._file) as temporary_path:
+                    temporary_path.touch(0o600)
+                    with closing(sqlite3.connect(temporary_path, isolation_level=None)) as db:
                         db.execute("PRAGMA journal_mode=WAL")
                         db.executescript(_SCHEMA)
 
@@ -180,10 +180,10 @@ class Notebooks:
             )
         with self._connect() as db:
             query = "INSERT OR IGNORE INTO notebooks (name, about, created) VALUES (?, ?, ?) RETURNING *"
-            made = db.execute(query, (name, about, time.time())).fetchall()
-        if not made:
+            rows = db.execute(query, (name, about, time.time())).fetchall()
+        if not rows:
             raise SettingsError(f"there is already a notebook {name!r}: choose another name")
-        return Entry(**made[0])
+        return Entry(**rows[0])
 
     def entry(self, name: str) -> Entry:
         """The notebook with this name. Raises `SettingsError` if there is none."""
@@ -205,8 +205,8 @@ class Notebooks:
         """All versions of a notebook by number, in order: the empty one, and those that were undone, too."""
         with self._connect() as db:
             rows = db.execute("SELECT record FROM versions WHERE notebook = ? ORDER BY number", (id,))
-            made = [_version(row["record"]) for row in rows]
-        return {version.number: version for version in (EMPTY, *made)}
+            versions = [_version(row["record"]) for row in rows]
+        return {version.number: version for version in (EMPTY, *versions)}
 
     def lineage(self, id: int) -> list[Version]:
         """The versions that led to a notebook's current one, in order, itself included."""

@@ -237,8 +237,8 @@ def write_records(
         # Without its mark at the beginning, spreadsheets do not recognise UTF-8.
         encoding = "utf-8-sig" if kind == "csv" else "utf-8"
         with (
-            write_in_place(path) as made,
-            made.open("w", encoding=encoding, errors="replace", newline="") as file,
+            write_in_place(path) as temporary_path,
+            temporary_path.open("w", encoding=encoding, errors="replace", newline="") as file,
         ):
             if kind == "csv":
                 values = ([row[name] for name in columns] for row in cells)

@@ -64,8 +64,8 @@ class ChatReply:
         """The completion in one piece."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         message |= {"annotations": [], **answer.beside}
-        made = self._object("chat.completion", "message", message, answer.finish_reason)
-        return made | {"usage": answer.format_usage()}
+        completion = self._object("chat.completion", "message", message, answer.finish_reason)
+        return completion | {"usage": answer.format_usage()}
 
     def chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
         """A piece of the stream; an empty `delta` only keeps the connection alive."""
@@ -78,8 +78,8 @@ class ChatReply:
             pieces.append(self.chunk(answer.beside))
         pieces.append(self.chunk({}, answer.finish_reason))
         if wants_usage:
-            made = self._object("chat.completion.chunk", "delta", {}, None)
-            pieces.append(format_event(made | {"choices": [], "usage": answer.format_usage()}))
+            piece = self._object("chat.completion.chunk", "delta", {}, None)
+            pieces.append(format_event(piece | {"choices": [], "usage": answer.format_usage()}))
         return b"".join(pieces)
 
     def _object(

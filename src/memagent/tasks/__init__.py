@@ -29,10 +29,10 @@ def examples(task: str, recipe: Recipe, count: int, start: int = 0) -> Iterator[
     Raises `SettingsError` at once for an unknown task, or if the recipe asks for absent answers and the task
     has none; while iterating, for a recipe that does not suit the task, or a set with too few questions.
     """
-    made = task_named(task)
-    if recipe.absent and not made.can_be_absent:
+    resolved_task = task_named(task)
+    if recipe.absent and not resolved_task.can_be_absent:
         raise SettingsError(f"{task} has no examples without the answer: leave `absent` out")
-    make = made.make
+    make = resolved_task.make
     return (make(recipe, index) for index in range(start, start + count))
 
 

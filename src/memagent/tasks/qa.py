@@ -40,8 +40,8 @@ def tasks() -> list[Task]:
     """RULER's two tasks, and one for each set, sized by documents."""
     ruler = {"qa_1": "squad", "qa_2": "hotpot"}
     sized = {"hqa": "hotpot", "squad": "squad", "2wiki": "2wiki", "musique": "musique"}
-    made = [_task(name, corpus, "string_match_part", ()) for name, corpus in ruler.items()]
-    return made + [_task(name, corpus, "substring_match", SIZES) for name, corpus in sized.items()]
+    ruler_tasks = [_task(name, corpus, "string_match_part", ()) for name, corpus in ruler.items()]
+    return ruler_tasks + [_task(name, corpus, "substring_match", SIZES) for name, corpus in sized.items()]
 
 
 def _task(name: str, corpus: str, scorer: str, documents: tuple[int, ...]) -> Task:

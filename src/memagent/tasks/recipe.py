@@ -193,9 +193,9 @@ class Draft:
         Its `id` names what it depends on: an example without a size is a row of its set, whatever the seed.
         """
         size = self.recipe.length_tokens or self.recipe.documents
-        made = f"{size}-{self.recipe.seed}-" if size else ""
+        size_and_seed = f"{size}-{self.recipe.seed}-" if size else ""
         return Example(
-            id=f"{self.task}-{made}{self.index}" + "-absent" * self.absent,
+            id=f"{self.task}-{size_and_seed}{self.index}" + "-absent" * self.absent,
             task=self.task,
             problem=problem,
             document=document,

@@ -39,10 +39,10 @@ async def collect(
         for number, example in enumerate(examples)
         for sample in range(samples)
     )
-    made = map_concurrent(
+    trajectories = map_concurrent(
         lambda pair: rollout.attempt_if_readable(*pair), attempts, rollout.engine.model.calls
     )
-    async with aclosing(made) as done:
+    async with aclosing(trajectories) as done:
         async for trajectory in done:
             if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:
                 # Training ends every reply, and nothing says where one that was cut would have ended.

@@ -69,14 +69,16 @@ async def reinforce(run: RunState) -> None:
     idle, drops = 0, settings.rollout.drops_equal
     while position.step < settings.steps:
         started = time.perf_counter()
-        made = await _roll_out(run, rollout)
+        rollouts = await _roll_out(run, rollout)
         seconds = time.perf_counter() - started
-        sums = update(learner, made.groups, select_groups(made.counts, drops), settings, position.step)
+        sums = update(
+            learner, rollouts.groups, select_groups(rollouts.counts, drops), settings, position.step
+        )
         position.step += 1
-        idle = idle + 1 if all(group.equal for group in made.counts) else 0
+        idle = idle + 1 if all(group.equal for group in rollouts.counts) else 0
         if idle == _IDLE_STEPS and run.ranks.main:
             _log.warning(_IDLE, idle)
-        values = compute_means(made.counts, made.rounds, made.skipped, drops) | run.means(sums)
+        values = compute_means(rollouts.counts, rollouts.rounds, rollouts.skipped, drops) | run.means(sums)
         values |= {
             "rollout_seconds": seconds,
             "rollout_tokens_per_second": values["completion_tokens"] / seconds,
@@ -103,9 +105,9 @@ class _Rollouts:
 
 async def _roll_out(run: RunState, rollout: Rollout) -> _Rollouts:
     """Roll out the next step. Raises `TrainingError` if none of its examples could be read."""
-    settings, made = run.settings.rollout, _Rollouts()
-    while made.rounds < 1 + settings.refills:
-        missing = settings.groups - len(select_groups(made.counts, settings.drops_equal))
+    settings, rollouts = run.settings.rollout, _Rollouts()
+    while rollouts.rounds < 1 + settings.refills:
+        missing = settings.groups - len(select_groups(rollouts.counts, settings.drops_equal))
         if not missing:
             break
         first = run.position.example
@@ -114,17 +116,17 @@ async def _roll_out(run: RunState, rollout: Rollout) -> _Rollouts:
         seeds = [f"{run.settings.seed}/{position}" for position in mine]
         groups = await rollout.groups([run.data.at(position) for position in mine], seeds)
         new = {position: group for position, group in zip(mine, groups, strict=True) if group}
-        made.groups |= new
+        rollouts.groups |= new
         counts = run.ranks.gather([count_group(group, position) for position, group in new.items()])
-        made.counts += counts
-        made.skipped += missing - len(counts)
-        made.rounds += 1
-    if not made.counts:
+        rollouts.counts += counts
+        rollouts.skipped += missing - len(counts)
+        rollouts.rounds += 1
+    if not rollouts.counts:
         raise TrainingError(
-            f"none of the {made.skipped} examples of this step has a problem that fits: "
+            f"none of the {rollouts.skipped} examples of this step has a problem that fits: "
             "raise read.problem_tokens, or look at data.examples"
         )
-    return made
+    return rollouts
 
 
 def update(

@@ -73,8 +73,8 @@ class Rollout:
         except ExceptionGroup as failures:  # one is enough
             first = failures.exceptions[0]
             raise first from first.__cause__
-        made = [tuple(trajectory for task in own if (trajectory := task.result())) for own in running]
-        return [Group(example, own) if own else None for example, own in zip(examples, made, strict=True)]
+        rollouts = [tuple(trajectory for task in own if (trajectory := task.result())) for own in running]
+        return [Group(example, own) if own else None for example, own in zip(examples, rollouts, strict=True)]
 
     async def attempt_if_readable(self, example: Example, seed: str | None = None) -> Trajectory | None:
         """Like `attempt`, but None and a warning if the problem is too long or the document has no text."""

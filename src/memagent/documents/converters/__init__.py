@@ -31,10 +31,10 @@ _MODULES = {
 def converter(format: str) -> Converter:
     """What makes text of a format, ours or an installed package's."""
     if module := _MODULES.get(format):
-        made: Converter = getattr(import_module(f".{module}", __package__), format)
+        convert: Converter = getattr(import_module(f".{module}", __package__), format)
     else:
         from importlib.metadata import entry_points  # slow to import
 
         (point, *_) = entry_points(group="memagent.formats", name=format)
-        made = point.load()
-    return made
+        convert = point.load()
+    return convert

@@ -163,11 +163,11 @@ def fetch(name: str, advance: Callable[[int], object]) -> Path:
 
 def _join_parts(model: CatalogueModel, advance: Callable[[int], object]) -> None:
     """Download the parts of a model, and make its file of them. Raises `SettingsError`, `OSError`."""
-    with write_in_place(model.path) as made:
-        with made.open("wb") as file:
+    with write_in_place(model.path) as temporary_path:
+        with temporary_path.open("wb") as file:
             for number in range(1, model.parts + 1):
-                advance(_append_part(model, number, file, made.parent))
-        if (digest := file_digest(made).hex()) != model.sha256:
+                advance(_append_part(model, number, file, temporary_path.parent))
+        if (digest := file_digest(temporary_path).hex()) != model.sha256:
             raise SettingsError(
                 f"the parts of {model.file} make a file with the SHA-256 {digest}, not {model.sha256}"
             )
