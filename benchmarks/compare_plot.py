@@ -28,7 +28,7 @@ _PEERS: dict[str, Any] = {"color": "#F0C870", "hatch": "///", "edgecolor": "#333
 def draw(results: Sequence[dict[str, Any]], file: Path) -> None:
     """Draw the results in a comparison's JSON: a PNG of that name, and one by length."""
     results = [result for result in results if not result["name"].endswith(" ahead")]
-    scaled = [result for result in results if len(result["scaling"]) > 1]
+    scaled = [result for result in results if result["exponent"] is not None]
 
     def scores() -> Figure:
         figure, (panel,) = drawing.panels(1, 1, 7.5, 6)

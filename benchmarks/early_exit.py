@@ -20,7 +20,7 @@ import measure
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
 from memagent.evaluation.statistics import confidence_interval
 from memagent.reading.workflows.gated import confirmations
-from memagent.tasks import TASKS, Recipe
+from memagent.tasks import TASKS, Recipe, examples
 from memagent.types import Engine, Example
 
 _TASKS = ("niah_single_2", "niah_multikey_1", "niah_multivalue", "qa_1")
@@ -106,16 +106,12 @@ async def paths_of(args: argparse.Namespace) -> list[Path]:
             print(f"example {number} of {len(asked)} read", file=sys.stderr, flush=True)
             return path
 
-        asked = [(name, example) for name in args.task for example in _examples(name, args)]
+        recipe = Recipe(seed=args.seed, length_tokens=args.length)
+        counts = {name: TASKS[name].count(None, args.count, recipe.corpora) for name in args.task}
+        asked = [(name, example) for name in args.task for example in examples(name, recipe, counts[name])]
         return await asyncio.gather(
             *(one(number, *question) for number, question in enumerate(asked, start=1))
         )
-
-
-def _examples(name: str, args: argparse.Namespace) -> Iterator[Example]:
-    task, recipe = TASKS[name], Recipe(seed=args.seed, length_tokens=args.length)
-    for index in range(min(args.count, task.count(None, args.count, recipe.corpora))):
-        yield task.make(recipe, index)
 
 
 def rows(paths: Sequence[Path]) -> Iterator[Sequence[object]]:
@@ -127,10 +123,11 @@ def rows(paths: Sequence[Path]) -> Iterator[Sequence[object]]:
             stopped = [choice.stop(patience) is not None for choice in chosen]
             early = [float(choice.too_early(patience)) for choice in chosen]
             saved = fmean(choice.saved(patience) for choice in chosen)
-            yield task, patience, len(chosen), _share(stopped), _share(early), f"{100 * saved:.1f}"
+            yield task, patience, len(chosen), in_percent(stopped), in_percent(early), f"{100 * saved:.1f}"
 
 
-def _share(shares: Sequence[float]) -> str:
+def in_percent(shares: Sequence[float]) -> str:
+    """The mean of shares with its 95% interval."""
     low, high = confidence_interval(shares)
     return f"{100 * fmean(shares):.1f} [{100 * low:.0f}, {100 * high:.0f}]"
 
@@ -148,7 +145,7 @@ def advice(paths: Sequence[Path], risk: float) -> str:
         )
     sentences = [f"--exit-patience {patience}: chosen on {len(chosen_on)} examples for a risk of {risk:.0%}."]
     if rest:
-        early = _share([float(row.too_early(patience)) for row in rest])
+        early = in_percent([float(row.too_early(patience)) for row in rest])
         saved = fmean(row.saved(patience) for row in rest)
         sentences.append(
             f"Of {len(rest)} others {early}% were left too early, {saved:.1%} of their chunks saved."

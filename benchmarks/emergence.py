@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from memagent.evaluation.rows import read_rows
 from memagent.tasks import write_examples
 from memagent.training.metrics import read_metrics
 
@@ -72,8 +73,7 @@ def longer(run: Path, seed: int) -> dict[int, float]:
                      "--answer-tokens", 1, "--concurrency", EXAMPLES, "--resume", "--quiet",
                      "--out", rows)  # fmt: skip
             (rows / "done").touch()
-        attempts = [json.loads(line) for line in (rows / "rows.jsonl").read_text().splitlines()]
-        scores[chunks] = 100 * fmean(row["score"] for row in attempts)
+        scores[chunks] = 100 * fmean(row.score for row in read_rows(rows))
     return scores
 
 

@@ -35,7 +35,7 @@ def relevant(text: str) -> list[str]:
     """The statements in a prompt that its problem leads to, in order, each once.
 
     These are about those whom the problem names, or whom other relevant statements name, and tell something
-    that the problem asks for. A statement whose link to the problem is not in the prompt is not statement.
+    that the problem asks for. A statement whose link to the problem is not in the prompt is not found.
     """
     problems = _PROBLEM.findall(text)
     asked = {word for path, _ in problems for word in path.split(" of ") if word}

@@ -14,7 +14,6 @@ verdict says that the paragraph helps: those `auto` does not let it decline.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -99,9 +98,7 @@ async def count_helped(model: str, kinds: Mapping[str, Sequence[Case]]) -> dict[
 
 def main() -> None:
     """Print the table: percent of the questions of each kind that are doubtful."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--squad", type=Path, required=True)
     parser.add_argument("--model", help="a GGUF that was trained to judge")
     parser.add_argument("--seed", type=int, default=1)

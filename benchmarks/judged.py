@@ -9,15 +9,13 @@ its 95% interval.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from measure import table
-from real_models import load
+from measure import load_rows, make_parser, table
 
 from memagent.evaluation.statistics import paired_interval
 from memagent.tasks.scoring import declines, exact_match, f1, published_substring_match, substring_match
@@ -41,11 +39,9 @@ def flatten(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("rows", type=Path)
-    replies = flatten(load(parser.parse_args().rows))
+    replies = flatten(load_rows(parser.parse_args().rows))
     readers = sorted({reader for reader, _ in replies})
     groups = {name: [reply for (reader, _), reply in replies.items() if reader == name] for name in readers}
     groups["all"] = list(replies.values())

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import re
 import sys
@@ -23,6 +22,8 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from measure import append_row, load_rows
 
 from memagent import aread, load_settings, open_engine, text_document
 from memagent.concurrency import map_concurrent
@@ -77,12 +78,10 @@ async def answer(row: Row, engine: Engine, settings: Settings, folder: Path, tra
 
 async def run(options: argparse.Namespace) -> None:
     """Answer what has no answer yet, and write each row as it comes."""
-    lines = options.out.read_text("utf-8").splitlines() if options.out.exists() else []
-    done = {row["id"] for row in map(json.loads, lines)}
-    every = map(json.loads, (options.loong / "data/loong.jsonl").read_text("utf-8").splitlines())
+    done = {row["id"] for row in load_rows(options.out, missing_ok=True)}
     rows = [
         row
-        for row in every
+        for row in load_rows(options.loong / "data/loong.jsonl")
         if row["language"] == options.language and row["type"] in options.types
         and row["level"] in options.levels and row["set"] in options.sets and row["id"] not in done
     ]  # fmt: skip
@@ -100,8 +99,7 @@ async def run(options: argparse.Namespace) -> None:
                 if not row["generate_response"]:
                     failed += 1
                     continue
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                append_row(options.out, row)
     if failed:
         sys.exit(f"{failed} of {len(some)} reads failed: the same command tries them again")
 

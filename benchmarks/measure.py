@@ -1,8 +1,9 @@
-"""What the benchmarks share: texts of any size, tables, and a record of where numbers come from."""
+"""What the benchmarks share: texts of any size, rows, tables, and a record of where numbers come from."""
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -71,6 +72,27 @@ def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
         file.writelines(vary(text, size_bytes))
 
 
+def load_rows(path: Path, *, missing_ok: bool = False) -> list[dict[str, Any]]:
+    """The rows of a file: JSON lines or a JSON list, gzipped if its name ends in .gz.
+
+    With `missing_ok` there are none if there is no such file.
+    """
+    if missing_ok and not path.exists():
+        return []
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        lines = list(file)
+    is_list = bool(lines) and lines[0].startswith("[")
+    rows: list[dict[str, Any]] = json.loads("".join(lines)) if is_list else list(map(json.loads, lines))
+    return rows
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to a file of JSON lines."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
 def provenance() -> dict[str, Any]:
     """When, where and by which command this process was run."""
     command = shlex.join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
@@ -110,6 +132,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
     rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join([line(head), line(rule), *map(line, texts)])
+
+
+def make_parser(text: str | None) -> argparse.ArgumentParser:
+    """A parser whose help shows the text, a script's docstring, as it stands."""
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

@@ -25,8 +25,8 @@ import re
 import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -270,11 +270,9 @@ async def _serve() -> None:
     await server.serve_forever()
 
 
-@contextmanager
-def serving() -> Iterator[int]:
+def serving() -> AbstractContextManager[int]:
     """Start the server in its own process; yields its port."""
-    with measure.start(__file__) as port:
-        yield port
+    return measure.start(__file__)
 
 
 def reset(port: int, name: str, faults: float = 0.0, seed: int = 0) -> None:

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
-import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +25,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+from measure import append_row, load_rows, make_parser
 
 from memagent import EngineSettings, Message, Sampling, open_engine, text_document
 from memagent.reading.locating import find_sources
@@ -93,12 +93,10 @@ def by_model(rows: Iterable[dict[str, Any]], sets: dict[str, PassageSet]) -> Ite
         chance = random.Random(row["index"])
         near = chance.sample(question.near, min(len(question.near), PASSAGES))
         own = [*dict.fromkeys(question.own)]
-        whole, barren = (
-            [*own, *near][:PASSAGES],
-            [item for item in [*own, *near] if item not in question.gold],
-        )
-        for places in (whole, barren):
-            chance.shuffle(places)
+        whole = [*own, *near][:PASSAGES]
+        barren = [item for item in [*own, *near] if item not in question.gold]
+        for passages in (whole, barren):
+            chance.shuffle(passages)
         has, lacks = (tuple(_markdown(row["corpus"], item) for item in some) for some in (whole, barren))
         right = next(answer for answer in question.answers if substring_match(statements[0], (answer,)))
         sentences = (item for some in question.gold.values() for item in some)
@@ -179,20 +177,16 @@ async def ask(model: str, sets: dict[str, PassageSet], out: Path, known: list[di
             text = "\n\n".join(question.gold)
             prompt = Message("user", f"{text}\n\n{ASKED}{question.problem}")
             reply = await engine.complete((prompt,), Sampling(max_tokens=80))
-            with out.open("a", encoding="utf-8") as file:
-                row = {"corpus": name, "index": index, "answer": reply.text.strip()}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            append_row(out, {"corpus": name, "index": index, "answer": reply.text.strip()})
 
 
 def main(args: argparse.Namespace) -> None:
     """Measure, and print the table; or ask the model."""
     sets = {name: load_passages(Corpus(name, getattr(args, name), "given")) for name in PLACES}
     if args.ask:
-        known = [json.loads(line) for line in args.out.open(encoding="utf-8")] if args.out.exists() else []
-        asyncio.run(ask(args.ask, sets, args.out, known))
+        asyncio.run(ask(args.ask, sets, args.out, load_rows(args.out, missing_ok=True)))
         return
-    with gzip.open(args.rows, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
+    rows = load_rows(args.rows)
     model = list(by_model((row for row in rows if "index" in row), sets))[:BY_MODEL]
     people = list(by_people([row for row in rows if "passage" in row]))[: ALL - len(model)]
     columns = {
@@ -213,9 +207,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--hotpot", type=Path, required=True)
     parser.add_argument("--squad", type=Path, required=True)
     parser.add_argument("--rows", type=Path, default=ROWS, help="the answers that are measured")

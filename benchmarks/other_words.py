@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gzip
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+
+from measure import append_row, load_rows, make_parser
 
 from memagent import EngineSettings, Sampling, open_engine
 from memagent.documents.cutting import cut
@@ -74,7 +75,7 @@ def read_text(name: str) -> str:
 
 def load_questions() -> list[Question]:
     """All questions, in the order of the file."""
-    rows = map(json.loads, (FOLDER / "questions.jsonl").read_text("utf-8").splitlines())
+    rows = load_rows(FOLDER / "questions.jsonl")
     return [Question(**row | {name: tuple(row[name]) for name in ("answers", "evidence")}) for row in rows]
 
 
@@ -171,8 +172,7 @@ async def ask(model: str, questions: Sequence[Question], out: Path, replies: dic
                 reply = (await engine.complete(messages, Sampling(ANSWER_TOKENS))).text
                 replies[messages[-1].content] = reply
                 row = {"model": Path(model).name, "prompt": messages[-1].content, "reply": reply}
-                with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                append_row(out, row)
 
 
 def prompt(question: Question) -> tuple[Message, ...]:
@@ -182,8 +182,7 @@ def prompt(question: Question) -> tuple[Message, ...]:
 
 def print_answered(model: str, questions: Sequence[Question], out: Path) -> None:
     """Ask a model what `out` lacks, and print which questions it answers from their evidence."""
-    lines = out.read_text("utf-8").splitlines() if out.exists() else []
-    rows = [row for row in map(json.loads, lines) if row["model"] == Path(model).name]
+    rows = [row for row in load_rows(out, missing_ok=True) if row["model"] == Path(model).name]
     replies = {row["prompt"]: row["reply"] for row in rows}
     asyncio.run(ask(model, questions, out, replies))
     right = list[str]()
@@ -210,6 +209,13 @@ def example(number: int, question: Question) -> Example:
     )
 
 
+def examples_for_tests() -> Iterator[tuple[Question, Example]]:
+    """The questions for tests with their examples; of those that a text answers, those that the 0.5B can."""
+    for number, question in enumerate(load_questions()):
+        if question.split == "test" and question.needs != "1.5b":
+            yield question, example(number, question)
+
+
 def main(args: argparse.Namespace) -> None:
     """Do what is asked."""
     questions = load_questions()
@@ -228,9 +234,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check")
     examples, answerable = commands.add_parser("examples"), commands.add_parser("answerable")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean, linear_regression
+from statistics import fmean
 from typing import Any
 
 from model_server import Call
+
+from memagent.evaluation.statistics import growth
 
 NOT_COMPARABLE = {
     "RLM (`rlms`)": "it needs a model that writes code",
@@ -61,7 +63,7 @@ class Result:
     @classmethod
     def load(cls, record: dict[str, Any]) -> Result:
         """A result as `told` wrote it."""
-        values = {key: text for key, text in record.items() if key != "exponent"}
+        values = {key: value for key, value in record.items() if key != "exponent"}
         for name in ("clean", "failing", "scaling"):
             values[name] = [Outcome(**item) for item in values[name]]
         for name in ("killed", "at_once"):
@@ -74,11 +76,8 @@ class Result:
 
     @property
     def exponent(self) -> float | None:
-        """How seconds grow with chunks: the slope of log seconds against log chunks."""
-        if len(self.scaling) < 2:
-            return None
-        chunks = [math.log(item.chunks) for item in self.scaling]
-        return linear_regression(chunks, [math.log(item.seconds) for item in self.scaling]).slope
+        """How seconds grow with chunks; None for lengths that are too much alike."""
+        return growth((outcome.chunks, outcome.seconds) for outcome in self.scaling)
 
     @property
     def silently_wrong(self) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from measure import STORY
 from playwright.sync_api import CDPSession, Page, expect, sync_playwright
 
 from memagent.cli import main as memagent
@@ -35,8 +36,7 @@ DRAG = """async (frames) => {
 
 def sentences(draw: random.Random, count: int) -> list[str]:
     """Sentences of 14 random words each."""
-    words = (Path(__file__).parent.parent / "examples" / "blue_carbuncle.txt").read_text("utf-8")
-    known = words.replace(".", "").split()
+    known = STORY.read_text("utf-8").replace(".", "").split()
     return [" ".join(draw.choices(known, k=14)).capitalize() + "." for _ in range(count)]
 
 

@@ -21,7 +21,6 @@ import json
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import measure
@@ -32,7 +31,6 @@ from memagent.engines.openai import OpenAIEngine
 from memagent.reading.lockstep import Seat, Together
 from memagent.types import Engine
 
-ROOT = Path(__file__).parents[1]
 NAMES = (
     *("Holmes", "Watson", "Peterson", "Ryder", "Horner", "Baker", "Cusack", "the Countess", "Breckinridge"),
     *("Windigate", "Bradstreet", "Maggie", "Mrs. Oakshott", "Maudsley", "the hotel", "the goose"),
@@ -59,10 +57,8 @@ async def computed(engine: Engine, text: str, questions: int, settings: ReadSett
     seats = Together(engine, questions).seats
     asked = [f"What is said of {NAMES[number % len(NAMES)]}?" for number in range(questions)]
     usages = await asyncio.gather(*map(ended, asked, seats))
-    prompt, cached = (
-        sum(usage.prompt_tokens for usage in usages),
-        sum(usage.cached_tokens for usage in usages),
-    )
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    cached = sum(usage.cached_tokens for usage in usages)
     busy = time.process_time() - busy
     return {
         "questions": questions,
@@ -96,7 +92,7 @@ async def bare(engine: LlamaCppEngine, text: str) -> dict[str, Any]:
 
 async def main(args: argparse.Namespace) -> None:
     """Measure, and print the results."""
-    words = (ROOT / "examples" / "blue_carbuncle.txt").read_text("utf-8").split()[: args.words]
+    words = measure.STORY.read_text("utf-8").split()[: args.words]
     text, settings = " ".join(words), ReadSettings(**{name: getattr(args, name) for name in READING})
     measured: list[dict[str, Any]] = []
     for questions in (0, 1, args.questions):  # an engine each, so that none finds what another has cached

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import re
 import sys
@@ -32,13 +31,11 @@ from statistics import fmean
 from typing import Any
 
 import other_words
-import peers
 import real_models
 import tally_corpora
 import verdicts
-from environments import Process, environment
-from measure import table
-from real_models import Reader, Row, load, read_theirs
+from measure import append_row, load_rows, make_parser, table
+from real_models import Peers, Reader, Row, read_theirs
 from retrieval import RETRIEVERS, Memo, answer_as_agent
 from tally import is_exact
 
@@ -61,11 +58,8 @@ OURS: dict[str, dict[str, Any]] = {
     **{name: {"workflow": name} for name in ("notes", "overwrite", "parallel", "tally")},
     **{name: verdicts.OURS[name] for name in ("rag", "full")},
 }
-PEERS = {
-    "LangChain refine": ("langchain", "refine", "langchain"),
-    "LangChain map-reduce": ("langchain", "map_reduce", "langchain"),
-    "LlamaIndex tree": ("llamaindex", "tree_summarize", "llamaindex"),
-}
+LLAMAINDEX = Reader("LlamaIndex tree", peer=("llamaindex", "tree_summarize", "llamaindex"), chunk_tokens=1000)
+PEERS = {reader.name: reader for reader in (*real_models.LANGCHAIN, LLAMAINDEX)}
 READERS = (*OURS, *RETRIEVERS, "agent", *PEERS)
 
 
@@ -116,14 +110,12 @@ def hold(kind: str, tokens: int, document: str, questions: Sequence[tuple[str, t
 
 def ask_text_words(args: argparse.Namespace, tokens: int) -> Heat:
     """SQuADShifts' questions; those without an answer are asked of paragraphs that are left out."""
-    everything, source = real_models.load(args.shifts), random.Random(args.seed)
-    articles = set(sorted({row["title"] for row in everything})[1::2])  # prompts were tried on the others
-    rows = source.sample([row for row in everything if row["title"] in articles], 3 * args.questions // 2)
+    everything, source = load_rows(args.shifts), random.Random(args.seed)
+    rows = source.sample(real_models.choose_untried(everything), 3 * args.questions // 2)
     asked = []
     for row in rows[: args.questions]:
         entry = source.choice(row["qas"])
-        texts = (answer if isinstance(answer, str) else answer["text"] for answer in entry["answers"])
-        asked.append((entry["question"], tuple(dict.fromkeys(texts)), [row["context"].strip()]))
+        asked.append((entry["question"], real_models.answers_of(entry), [row["context"].strip()]))
     absent = [
         (source.choice(row["qas"])["question"], [row["context"].strip()]) for row in rows[args.questions :]
     ]
@@ -133,13 +125,10 @@ def ask_text_words(args: argparse.Namespace, tokens: int) -> Heat:
 
 def ask_two_hops(args: argparse.Namespace, tokens: int) -> Heat:
     """HotpotQA's questions; the paragraphs beside those that are needed are its own distractors."""
-    everything, source = real_models.load(args.hotpot)[:700], random.Random(args.seed)
+    everything, source = real_models.load_hotpot(args.hotpot), random.Random(args.seed)
     rows = source.sample(everything, 3 * args.questions // 2)
-    texts = {
-        title: f"{title}\n{''.join(sentences).strip()}"
-        for row in everything
-        for title, sentences in row["context"]
-    }
+    paragraphs = (paragraph for row in everything for paragraph in row["context"])
+    texts = {title: real_models.join_paragraph(title, sentences) for title, sentences in paragraphs}
     needed = [
         [texts[title] for title in dict.fromkeys(fact[0] for fact in row["supporting_facts"])] for row in rows
     ]
@@ -176,12 +165,11 @@ def ask_counts(args: argparse.Namespace, tokens: int) -> Heat:
 
 def ask_own(kind: str) -> Heat:
     """Our own questions of a kind, on texts of their own length."""
-    questions = [(number, question) for number, question in enumerate(other_words.load_questions())]
-    examples = [
-        replace(other_words.example(number, question), task=kind)
-        for number, question in questions
-        if question.split == "test" and question.kind in OWN_KINDS[kind] and question.needs != "1.5b"
-    ]
+    examples = (
+        replace(example, task=kind)
+        for question, example in other_words.examples_for_tests()
+        if question.kind in OWN_KINDS[kind]
+    )
     return Heat(kind, 16_000, tuple(examples), {})
 
 
@@ -198,27 +186,12 @@ def heats(args: argparse.Namespace) -> Iterator[Heat]:
         yield from (makers[kind](args, tokens) for kind in makers if kind in args.kinds)
 
 
-class Peers:
-    """Other people's readers, behind llama.cpp's own server; each starts when it is first asked."""
-
-    def __init__(self, serve: Callable[[], str]) -> None:
-        self._serve, self._processes = serve, dict[str, Process]()
-
-    def read(self, name: str, examples: Sequence[Example], model: str) -> list[Row]:
-        """Read with one of them."""
-        peer, setting, packages = PEERS[name]
-        if name not in self._processes:
-            script = Path(peers.__file__)
-            self._processes[name] = Process(environment(packages), script, peer, self._serve(), setting)
-        return list(read_theirs(self._processes[name], model, Reader(name, chunk_tokens=1000), examples))
-
-
 @asynccontextmanager
 async def open_model(args: argparse.Namespace) -> AsyncIterator[tuple[Memo, Peers | None]]:
     """The engine of a file or an endpoint, and for a file what other people's readers use."""
     if args.model.endswith(".gguf"):
-        async with real_models.opened(Path(args.model), None) as (engine, serve):
-            yield Memo(engine), Peers(serve)
+        async with real_models.opened(Path(args.model), None) as (engine, others):
+            yield Memo(engine), others
         return
     settings = EngineSettings(model=args.model, base_url=args.base_url)
     async with open_engine(settings) as engine:
@@ -236,21 +209,19 @@ def can_read(name: str, heat: Heat, others: Peers | None) -> bool:
 
 async def read(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
-    rows = load(args.out) if args.out.exists() else []
-    done = {(row["model"], row["reader"], row["id"]) for row in rows}
+    args.out.touch()  # what cannot be written fails now
+    done = {(row["model"], row["reader"], row["id"]) for row in load_rows(args.out)}
     model = Path(args.model).stem
     async with open_model(args) as (engine, others):
-        with args.out.open("a", encoding="utf-8") as file:
-            for heat in heats(args):
-                for name in (name for name in args.readers if can_read(name, heat, others)):
-                    missing = [example for example in heat.examples if (model, name, example.id) not in done]
-                    for _, group in groupby(missing, key=lambda example: example.document):
-                        for row in await read_with(engine, others, name, list(group), model):
-                            if row.id in heat.score:
-                                row.score = 0.0 if row.error else heat.score[row.id](row.prediction)
-                            record = asdict(row) | {"kind": heat.kind, "tokens": heat.tokens}
-                            print(json.dumps(record, ensure_ascii=False), file=file, flush=True)
-                    print(heat.kind, heat.tokens, name, len(missing), file=sys.stderr, flush=True)
+        for heat in heats(args):
+            for name in (name for name in args.readers if can_read(name, heat, others)):
+                missing = [example for example in heat.examples if (model, name, example.id) not in done]
+                for _, group in groupby(missing, key=lambda example: example.document):
+                    for row in await read_with(engine, others, name, list(group), model):
+                        if row.id in heat.score:
+                            row.score = 0.0 if row.error else heat.score[row.id](row.prediction)
+                        append_row(args.out, asdict(row) | {"kind": heat.kind, "tokens": heat.tokens})
+                print(heat.kind, heat.tokens, name, len(missing), file=sys.stderr, flush=True)
 
 
 async def read_with(
@@ -260,7 +231,7 @@ async def read_with(
     if name == "agent":
         return [await answer_as_agent(engine.engine, example, model) for example in examples]
     if others is not None and name in PEERS:
-        return others.read(name, examples, model)
+        return list(read_theirs(others, model, PEERS[name], examples))
     return await verdicts.read_with(engine, Reader(name, OURS.get(name)), examples, model)
 
 
@@ -340,9 +311,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Do what is asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     reads, tables = commands.add_parser("read"), commands.add_parser("table")
     reads.add_argument("--model", required=True, help="a GGUF, or the name of a model at --base-url")
@@ -360,9 +329,10 @@ def main() -> None:
     if args.command == "read":
         asyncio.run(read(args))
     else:
-        print_tables(load(args.rows))
+        rows = load_rows(args.rows)
+        print_tables(rows)
         if args.plot:
-            plot(load(args.rows), args.plot)
+            plot(rows, args.plot)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
 import json
 import random
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -30,7 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import peers
+import story
 from environments import Process, environment
+from measure import append_row, load_rows, make_parser
 
 from memagent import Read
 from memagent.concurrency import drain
@@ -76,6 +77,10 @@ class Reader:
         return self.name != "full" or example.length_tokens + 512 < WINDOW_TOKENS
 
 
+LANGCHAIN = [
+    Reader("LangChain refine", peer=("langchain", "refine", "langchain"), chunk_tokens=1000),
+    Reader("LangChain map-reduce", peer=("langchain", "map_reduce", "langchain"), chunk_tokens=1000),
+]
 READERS = [
     *(Reader(name, {"workflow": name}) for name in workflows() if name not in ("rag", "truncate")),
     Reader("auto, screened", {"workflow": "auto", "screen": True}),
@@ -83,34 +88,23 @@ READERS = [
     Reader("rag, 4 passages", {"workflow": "rag", "passages": 4}),
     Reader("rag, 8 passages", {"workflow": "rag", "passages": 8}),
     Reader("rag, 16 passages", {"workflow": "rag", "passages": 16}),
-    Reader("LangChain refine", peer=("langchain", "refine", "langchain"), chunk_tokens=1000),
-    Reader("LangChain map-reduce", peer=("langchain", "map_reduce", "langchain"), chunk_tokens=1000),
+    *LANGCHAIN,
     Reader("MemAgent's loop", peer=("published", "", "openai")),
 ]
 
 
-def story() -> list[Example]:
-    """The questions on the story that ships with the project."""
-    from story import QUESTIONS, STORY
-
-    text = STORY.read_text("utf-8")
-    return [
-        Example(f"story-{number}", "story", problem, text, answers, estimate_tokens(text))
-        for number, (problem, answers) in enumerate(QUESTIONS.items())
-    ]
-
-
 def hotpot(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Example]:
     """HotpotQA questions over their ten paragraphs; of some, the paragraphs that are needed are missing."""
-    rows = _rows(corpus)[:_FIRST_ROWS]
-    source = random.Random(SEED)
-    pool = [_paragraph(*paragraph) for row in rows for paragraph in row["context"]]
+    rows, source = load_hotpot(corpus), random.Random(SEED)
+    pool = [join_paragraph(*paragraph) for row in rows for paragraph in row["context"]]
     examples = []
     for number, row in enumerate(_sample(rows, count, source)):
         needed = {fact[0] for fact in row["supporting_facts"]}
         absent = number % round(1 / _ABSENT) == 0
         own = [
-            _paragraph(*paragraph) for paragraph in row["context"] if not (absent and paragraph[0] in needed)
+            join_paragraph(*paragraph)
+            for paragraph in row["context"]
+            if not (absent and paragraph[0] in needed)
         ]
         answers = ABSENT_ANSWERS if absent else (row["answer"],)
         examples.append(_example("hotpot", number, row["question"], own, answers, pool, source, tokens))
@@ -119,9 +113,7 @@ def hotpot(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
 
 def shifts(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Example]:
     """SQuADShifts questions over their paragraph among six others; of some, that paragraph is missing."""
-    everything, source = _rows(corpus), random.Random(SEED)
-    articles = set(sorted({row["title"] for row in everything})[1::2])  # prompts were tried on the others
-    rows = [row for row in everything if row["title"] in articles]
+    rows, source = choose_untried(load_rows(corpus)), random.Random(SEED)
     pool = [row["context"].strip() for row in rows]
     examples = []
     for number, row in enumerate(_sample(rows, count, source)):
@@ -130,17 +122,16 @@ def shifts(corpus: Path, tokens: int | None, count: int = _QUESTIONS) -> list[Ex
         others = source.sample([text for text in pool if text != row["context"].strip()], 6 + absent)
         own = [*others, *([] if absent else [row["context"].strip()])]
         source.shuffle(own)
-        texts = (answer if isinstance(answer, str) else answer["text"] for answer in asked["answers"])
-        answers = ABSENT_ANSWERS if absent else tuple(dict.fromkeys(texts))
+        answers = ABSENT_ANSWERS if absent else answers_of(asked)
         examples.append(_example("shifts", number, asked["question"], own, answers, pool, source, tokens))
     return examples
 
 
-def needles(essays: Path | None) -> list[Example]:
-    """Two of each of RULER's eight kinds."""
+def needles(essays: Path | None = None, count: int = 2) -> list[Example]:
+    """So many of each of RULER's eight kinds, at 8K tokens."""
     corpora = Corpora((("essays", essays),)) if essays else Corpora()
     recipe = Recipe(length_tokens=8192, seed=SEED, corpora=corpora)
-    return [TASKS[kind].make(recipe, number) for number in range(2) for kind in VARIANTS]
+    return [TASKS[kind].make(recipe, number) for number in range(count) for kind in VARIANTS]
 
 
 def _sample(rows: Sequence[Any], count: int, source: random.Random) -> list[Any]:
@@ -172,15 +163,26 @@ def _example(
     return Example(f"{name}-{number}{absent}", name, problem, "\n\n".join(texts), answers, length)
 
 
-def _paragraph(title: str, sentences: Sequence[str]) -> str:
+def load_hotpot(path: Path) -> list[dict[str, Any]]:
+    """The rows of HotpotQA on which nothing was tuned."""
+    return load_rows(path)[:_FIRST_ROWS]
+
+
+def choose_untried(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of every other article of SQuADShifts: prompts were tried on the others."""
+    articles = set(sorted({row["title"] for row in rows})[1::2])
+    return [row for row in rows if row["title"] in articles]
+
+
+def answers_of(question: dict[str, Any]) -> tuple[str, ...]:
+    """The answers to a question of SQuADShifts, each once."""
+    texts = (answer if isinstance(answer, str) else answer["text"] for answer in question["answers"])
+    return tuple(dict.fromkeys(texts))
+
+
+def join_paragraph(title: str, sentences: Sequence[str]) -> str:
+    """A paragraph of HotpotQA under its title."""
     return f"{title}\n{''.join(sentences).strip()}"
-
-
-def _rows(path: Path) -> list[Any]:
-    """The rows of a JSON or JSONL file, which may be compressed."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file] if ".jsonl" in path.name else json.load(file)
 
 
 @dataclass
@@ -263,8 +265,39 @@ async def _finish(read: Read, seat: Seat) -> str:
     return ""
 
 
-def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence[Example]) -> Iterator[Row]:
+class Peers:
+    """Other people's readers, behind llama.cpp's own server for a model; each starts when first asked."""
+
+    def __init__(self, model: Path) -> None:
+        self._model, self._servers = model, list[Any]()
+        self._processes = dict[tuple[str, str, str], Process]()
+
+    def process(self, peer: tuple[str, str, str]) -> Process:
+        """The process of a reader of `peers.py`: its name there, its setting, and its environment."""
+        if peer not in self._processes:
+            name, setting, packages = peer
+            python, script = environment(packages), Path(peers.__file__)
+            self._processes[peer] = Process(python, script, name, self._serve(), setting)
+        return self._processes[peer]
+
+    def _serve(self) -> str:
+        """The address of the server."""
+        if not self._servers:
+            xllamacpp = import_xllamacpp()
+            start = ServerStart(self._model, WINDOW_TOKENS, 1, available_cores(), "none")
+            self._servers.append(xllamacpp.Server(parameters(xllamacpp, start)))
+        return f"{self._servers[0].listening_address}/v1"
+
+    def close(self) -> None:
+        """End all processes and the server."""
+        for process in self._processes.values():
+            process.close()
+        self._servers.clear()
+
+
+def read_theirs(others: Peers, model: str, reader: Reader, examples: Sequence[Example]) -> Iterator[Row]:
     """Read with a reader of `peers.py`, one question after the other."""
+    process = others.process(reader.peer)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for example in examples:
@@ -287,73 +320,52 @@ def read_theirs(process: Process, model: str, reader: Reader, examples: Sequence
 @asynccontextmanager
 async def opened(
     path: Path, adapter: Path | None, window_tokens: int = WINDOW_TOKENS
-) -> AsyncIterator[tuple[Engine, Callable[[], str]]]:
-    """A model: our engine for it, and what starts llama.cpp's server for others and returns its address."""
+) -> AsyncIterator[tuple[Engine, Peers]]:
+    """A model: our engine for it, and other people's readers."""
     engine = await open_llamacpp(
         EngineSettings(
             model=str(path), adapter=str(adapter) if adapter else None, window_tokens=window_tokens
         )
     )
-    servers: list[Any] = []
-
-    def serve() -> str:
-        if not servers:
-            xllamacpp = import_xllamacpp()
-            start = ServerStart(path, WINDOW_TOKENS, 1, available_cores(), "none")
-            servers.append(xllamacpp.Server(parameters(xllamacpp, start)))
-        return f"{servers[0].listening_address}/v1"
-
+    others = Peers(path)
     try:
-        yield engine, serve
+        yield engine, others
     finally:
         await engine.aclose()
-        servers.clear()
+        others.close()
 
 
 async def run(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
-    done = (
-        {(row["model"], row["reader"], row["id"]) for row in load(args.out)} if args.out.exists() else set()
-    )
+    args.out.touch()  # what cannot be written fails now
+    done = {(row["model"], row["reader"], row["id"]) for row in load_rows(args.out)}
     examples = [
         example for example in _examples(args) if not args.tasks or family(example.task) in args.tasks
     ]
     readers = [item for item in READERS if not args.readers or item.name in args.readers]
-    processes: dict[tuple[str, str], Process] = {}
-    with args.out.open("a", encoding="utf-8") as file:
-        for path in args.models:
-            model = f"{path.stem} with {args.adapter.stem}" if args.adapter else path.stem
-            async with opened(path, args.adapter) as (engine, serve):
-                for start in range(0, args.limit, _BATCH):
-                    for task, every in groupby(examples, key=lambda example: family(example.task)):
-                        some = list(every)[start : min(start + _BATCH, args.limit)]
-                        for reader in readers:
-                            left = [
-                                case for case in some
-                                if reader.can_read(case) and (model, reader.name, case.id) not in done
-                            ]  # fmt: skip
-                            if not left:
-                                continue
-                            if reader.settings is not None:
-                                rows = await read_ours(engine, model, reader, left)
-                            else:
-                                key = reader.name, model
-                                if key not in processes:
-                                    name, setting, where = reader.peer
-                                    script = Path(peers.__file__)
-                                    python = environment(where)
-                                    processes[key] = Process(python, script, name, serve(), setting)
-                                rows = list(read_theirs(processes[key], model, reader, left))
-                            for row in rows:
-                                print(json.dumps(asdict(row), ensure_ascii=False), file=file, flush=True)
-                            right, seconds = (
-                                sum(item.score for item in rows),
-                                sum(item.seconds for item in rows),
-                            )
-                            summary = f"{right:.1f} of {len(rows)} right, {seconds:.0f} s"
-                            print(f"{model}, {task}, {reader.name}: {summary}", file=sys.stderr)
-    for process in processes.values():
-        process.close()
+    for path in args.models:
+        model = f"{path.stem} with {args.adapter.stem}" if args.adapter else path.stem
+        async with opened(path, args.adapter) as (engine, others):
+            for start in range(0, args.limit, _BATCH):
+                for task, every in groupby(examples, key=lambda example: family(example.task)):
+                    some = list(every)[start : min(start + _BATCH, args.limit)]
+                    for reader in readers:
+                        left = [
+                            case for case in some
+                            if reader.can_read(case) and (model, reader.name, case.id) not in done
+                        ]  # fmt: skip
+                        if not left:
+                            continue
+                        if reader.settings is not None:
+                            rows = await read_ours(engine, model, reader, left)
+                        else:
+                            rows = list(read_theirs(others, model, reader, left))
+                        for row in rows:
+                            append_row(args.out, asdict(row))
+                        right = sum(item.score for item in rows)
+                        seconds = sum(item.seconds for item in rows)
+                        summary = f"{right:.1f} of {len(rows)} right, {seconds:.0f} s"
+                        print(f"{model}, {task}, {reader.name}: {summary}", file=sys.stderr)
 
 
 def family(task: str) -> str:
@@ -365,17 +377,11 @@ def _examples(args: argparse.Namespace) -> list[Example]:
     return [
         *hotpot(args.hotpot, None),
         *shifts(args.shifts, None),
-        *story(),
+        *story.make_examples(),
         *needles(args.essays),
         *hotpot(args.hotpot, LONG_TOKENS),
         *shifts(args.shifts, LONG_TOKENS),
     ]
-
-
-def load(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, which may be compressed."""
-    rows: list[dict[str, Any]] = _rows(path)
-    return rows
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -385,9 +391,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--models", nargs="+", type=Path, required=True, metavar="GGUF")
     parser.add_argument("--adapter", type=Path, help="a LoRA for them; for our own readers only")
     add_sources(parser)

@@ -1,23 +1,23 @@
 """The tables of `real_models.py`, and its plot: `python real_models_report.py ROWS... [--plot PNG]`.
 
 Scores have 95% intervals; differences are paired, question by question. Questions whose documents lack the
-answer are left out of the scores, and told apart: an answer to them is invented.
+answer are left out of the scores, and counted apart: an answer to them is invented.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import real_models
-from measure import table
+from measure import load_rows, make_parser, table
 
-from memagent.evaluation.statistics import confidence_interval, paired_interval
+from memagent.evaluation.statistics import confidence_interval, group_by, paired_interval
 from memagent.reports import drawing
 
 if TYPE_CHECKING:
@@ -38,11 +38,9 @@ Rows = Sequence[dict[str, Any]]
 
 def by_reader(rows: Rows) -> dict[str, Rows]:
     """The rows of each reader, in the order of the readers."""
-    by_model: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_model[row["reader"]].append(row)
+    groups = group_by(rows, itemgetter("reader"))
     order = [reader.name for reader in real_models.READERS]
-    return {name: by_model[name] for name in sorted(by_model, key=order.index)}
+    return {name: groups[name] for name in sorted(groups, key=order.index)}
 
 
 def _family(row: Mapping[str, Any]) -> str:
@@ -61,14 +59,15 @@ def scores_table(rows: Rows) -> str:
     tasks = [task for task in _TASKS if any(_family(row) == task for row in rows)]
     lines = []
     for name, own in by_reader(rows).items():
-        there, absent = [text for text in own if not text["absent"]], [text for text in own if text["absent"]]
+        there = [row for row in own if not row["absent"]]
+        absent = [row for row in own if row["absent"]]
         cells = [_cell([item["score"] for item in there if _family(item) == task]) for task in tasks]
         invented = f"{sum(not item['declined'] for item in absent)} of {len(absent)}" if absent else ""
-        empty = [text["empty"] for text in own if text["empty"] is not None and text["calls"] > 1]
+        empty = [row["empty"] for row in own if row["empty"] is not None and row["calls"] > 1]
         nothing = f"{sum(empty)} of {len(empty)}" if empty else ""
-        tokens = [text["prompt_tokens"] + text["completion_tokens"] for text in own if text["prompt_tokens"]]
+        tokens = [row["prompt_tokens"] + row["completion_tokens"] for row in own if row["prompt_tokens"]]
         mean_tokens = f"{fmean(tokens):,.0f}" if tokens else ""
-        seconds = f"{fmean(text['seconds'] for text in own):.1f}"
+        seconds = f"{fmean(row['seconds'] for row in own):.1f}"
         lines.append([name, *cells, invented, nothing, mean_tokens, seconds])
     head = ["reader", *(_TASKS[task] for task in tasks), "invented", "empty memories", "tokens", "seconds"]
     return table(head, lines)
@@ -113,7 +112,7 @@ def draw(rows: Rows, file: Path) -> None:
             panel.set_ylim(-0.5, len(names) - 0.5)
             panel.set_xlim(0, 100)
             panel.set_xticks([0, 50, 100])
-            panel.set_title(f"{_TASKS[task]}, {len({text['id'] for text in own})} questions")
+            panel.set_title(f"{_TASKS[task]}, {len({row['id'] for row in own})} questions")
         figure.supxlabel("score in percent, with 95% interval")
         return figure
 
@@ -122,13 +121,11 @@ def draw(rows: Rows, file: Path) -> None:
 
 def main() -> None:
     """Print the tables of each model, and draw the plot."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("rows", nargs="+", type=Path)
     parser.add_argument("--plot", type=Path, metavar="PNG")
     args = parser.parse_args()
-    rows = [row for path in args.rows for row in real_models.load(path)]
+    rows = [row for path in args.rows for row in load_rows(path)]
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model]
         print(f"{model}\n\n{scores_table(own)}\n\n{differences_table(own)}\n")

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from measure import load_rows
 from ruler_statistics import Sample, compare, family, slots, statistics
 
 from memagent.documents.tokens import load_tokenizer
@@ -66,8 +67,7 @@ def their_samples(task: str, folder: Path, length: int, corpora: Corpora) -> lis
     """RULER's examples, from the file that its generator wrote."""
     start, end = _MARKS[family(task)]
     samples = []
-    for line in (folder / task / "validation.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
+    for row in load_rows(folder / task / "validation.jsonl"):
         document = row["input"][row["input"].rindex(start) + len(start) if family(task) != "qa"
                                 else row["input"].index(start) + len(start) :]  # fmt: skip
         samples.append(
@@ -187,10 +187,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
                 f"| {task} | {name} | {_cell(theirs)} | {_cell(ours)} | {compare(task, name, theirs, ours)} |"
             )
         if "slots" in result:
-            total, equal = (
-                len(result["slots"]),
-                sum(slot["slots"] == slot["ours"] for slot in result["slots"]),
-            )
+            total = len(result["slots"])
+            equal = sum(slot["slots"] == slot["ours"] for slot in result["slots"])
             what = "examples with their own documents in the same slots (positions ruler)"
             lines.append(
                 f"| {task} | {what} | {total} | {equal} | {'same' if equal == total else 'DIFFERS'} |"

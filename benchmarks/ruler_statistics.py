@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from statistics import fmean
+from statistics import fmean, linear_regression
 from typing import Any
 
 ON_PURPOSE = {
@@ -119,14 +119,12 @@ def _code_words(sample: Sample) -> dict[str, Any]:
     counts = Counter(sample.document.split())
     ranked = [count for _, count in counts.most_common(10)]
     points = [(log(rank), log(count)) for rank, count in enumerate(ranked, 1)]
-    x, y = fmean(point[0] for point in points), fmean(point[1] for point in points)
-    slope = sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
     return {
         "words": counts.total(),
         "share of the dots": counts["..."] / counts.total(),
-        "law's exponent": -slope,
+        "law's exponent": -linear_regression(*zip(*points, strict=True)).slope,
         "letters": fmean(len(word) for word in counts if word != "..."),
-        "answers are ranks 2 to 4": set(sample.answers) == {count for count, _ in counts.most_common(4)[1:]},
+        "answers are ranks 2 to 4": set(sample.answers) == {word for word, _ in counts.most_common(4)[1:]},
         "answers": len(sample.answers),
     }
 

@@ -11,16 +11,15 @@ import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import measure
+from early_exit import in_percent
 
 from memagent import Completion, Message, Read, ReadSettings, Sampling, text_document
 from memagent.documents.chunking import split
 from memagent.documents.tokens import estimate_tokens
-from memagent.evaluation.statistics import confidence_interval
-from memagent.tasks import TASKS, Recipe
+from memagent.tasks import TASKS, Recipe, examples
 from memagent.types import Example, Model
 
 _TASKS: Sequence[tuple[str, dict[str, Any]]] = (
@@ -88,10 +87,9 @@ def screen(example: Example, chunk_tokens: int, notes: bool) -> Screened:
     settings = ReadSettings(workflow="gated", chunk_tokens=chunk_tokens, problem_tokens=4096, screen=True)
     document = text_document(example.document, is_example=True)
 
-    async def read() -> tuple[Read, set[int]]:
+    async def read() -> tuple[Read, set[int | None]]:
         reading = Read(example.problem, document, Noting(example, notes), settings, asks=False)
-        seen = {text.chunk_index async for text in reading if text.chunk_index is not None}
-        return reading, seen
+        return reading, {conversation.chunk_index async for conversation in reading}
 
     done, seen = asyncio.run(read())
     spans = [(at, at + len(fact)) for fact in example.evidence if (at := example.document.find(fact)) >= 0]
@@ -103,22 +101,14 @@ def screen(example: Example, chunk_tokens: int, notes: bool) -> Screened:
     return Screened(result.chunks, result.passed_over, len(wanted), sum(number in seen for number in wanted))
 
 
-def _share(shares: Sequence[float]) -> str:
-    low, high = confidence_interval(shares)
-    return f"{100 * fmean(shares):.1f} [{100 * low:.0f}, {100 * high:.0f}]"
-
-
 def rows(seed: int, count: int, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     """The measurements for each task and chunk size."""
     for name, size in _TASKS:
-        task = TASKS[name]
         recipe = Recipe(seed=seed, **size)
-        few = task.count(None, count, recipe.corpora)
-        examples = [task.make(recipe, index) for index in range(min(count, few))]
+        asked = list(examples(name, recipe, TASKS[name].count(None, count, recipe.corpora)))
         for chunk_tokens in sizes:
             shares = {
-                notes: [screen(example, chunk_tokens, notes) for example in examples]
-                for notes in (True, False)
+                notes: [screen(example, chunk_tokens, notes) for example in asked] for notes in (True, False)
             }
             yield {"task": name, **size, "chunk_tokens": chunk_tokens, "found": shares}
 
@@ -130,9 +120,9 @@ def _told(row: dict[str, Any]) -> list[str]:
         f"{row['task']}, {size}",
         str(row["chunk_tokens"]),
         f"{sum(item.evidence for item in ideal)}",
-        _share([item.kept / item.evidence for item in ideal]),
-        _share([item.kept / item.evidence for item in alone]),
-        _share([item.passed_over / item.chunks for item in ideal]),
+        in_percent([item.kept / item.evidence for item in ideal]),
+        in_percent([item.kept / item.evidence for item in alone]),
+        in_percent([item.passed_over / item.chunks for item in ideal]),
     ]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from measure import STORY
+
 from memagent.documents.tokens import estimate_tokens
 from memagent.tasks import write_examples
 from memagent.types import Example
 
-STORY = Path(__file__).parents[1] / "examples" / "blue_carbuncle.txt"
 QUESTIONS = {
     "Who is the landlord of the Alpha Inn?": ("Windigate",),
     "How large is the reward for the blue carbuncle?": ("1000 pounds", "1000"),
@@ -34,18 +35,15 @@ QUESTIONS = {
 }
 
 
-def main() -> None:
-    """Write an example for each question."""
+def make_examples() -> list[Example]:
+    """An example for each question."""
     document = STORY.read_text("utf-8")
     tokens = estimate_tokens(document)
-    write_examples(
-        Path(sys.argv[1]),
-        (
-            Example(f"story-{number}", "story", problem, document, answers, tokens)
-            for number, (problem, answers) in enumerate(QUESTIONS.items())
-        ),
-    )
+    return [
+        Example(f"story-{number}", "story", problem, document, answers, tokens)
+        for number, (problem, answers) in enumerate(QUESTIONS.items())
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    write_examples(Path(sys.argv[1]), make_examples())

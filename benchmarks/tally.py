@@ -18,15 +18,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import peers
 import real_models
-from environments import Process, environment
+from measure import append_row, load_rows
+from real_models import Peers
 from tally_corpora import (
     CORPORA,
     Corpus,
@@ -46,7 +47,7 @@ from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine, open_engine
 from memagent.engines.wrappers import Wrapper
 from memagent.errors import MemAgentError
-from memagent.evaluation.statistics import confidence_interval
+from memagent.evaluation.statistics import confidence_interval, group_by
 from memagent.reading.journal import prompt_digest
 from memagent.reading.read import Read
 from memagent.reading.sources import Source
@@ -67,8 +68,8 @@ class Recorded(Wrapper):
 
     def __init__(self, engine: Engine, file: Path) -> None:
         super().__init__(engine)
-        lines = file.read_text("utf-8").splitlines() if file.exists() else ()
-        self._file, self._replies = file, {reply["prompt"]: reply for reply in map(json.loads, lines)}
+        replies = load_rows(file, missing_ok=True)
+        self._file, self._replies = file, {reply["prompt"]: reply for reply in replies}
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         digest = f"{self.model.name} {prompt_digest(messages, sampling)}"
@@ -76,15 +77,14 @@ class Recorded(Wrapper):
             begun = time.perf_counter()
             completion = await super().complete(messages, sampling)
             usage = completion.usage
-            reply = {
+            reply: dict[str, Any] = {
                 "prompt": digest, "text": completion.text, "finish": completion.finish_reason,
                 "usage": [usage.prompt_tokens, usage.completion_tokens],
                 "alternatives": dict(completion.alternatives),
                 "seconds": round(time.perf_counter() - begun, 2),
             }  # fmt: skip
             self._replies[digest] = reply
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(reply, ensure_ascii=False) + "\n")
+            append_row(self._file, reply)
         reply = self._replies[digest]
         return Completion(
             reply["text"],
@@ -145,9 +145,7 @@ def judge(
     return row
 
 
-def answer_by_langextract(
-    asked: Sequence[Asked], model: str, serve: Callable[[], str]
-) -> list[dict[str, Any]]:
+def answer_by_langextract(asked: Sequence[Asked], model: str, others: Peers) -> list[dict[str, Any]]:
     """A row for each question: langextract reads the text once, and the SQL of each counts what it has found.
 
     It is told what the fields mean. One of its examples has records in the same wordings, beside a paragraph
@@ -167,15 +165,13 @@ def answer_by_langextract(
         "records": [[record.stated[corpus.name], record.stated] for record in records],
         "without": "\n\n".join(story[1:]),
     }
-    script = Path(peers.__file__)
-    process = Process(environment("langextract"), script, "langextract", serve(), json.dumps(settings))
+    process = others.process(("langextract", json.dumps(settings), "langextract"))
     with tempfile.TemporaryDirectory() as folder:
         document, chunks = Path(folder, "text.txt"), Path(folder, "chunks.json")
         document.write_text(first.text, "utf-8")
         chunks.write_text("[]", "utf-8")
         task = {"document": str(document), "chunks": str(chunks), "problem": "", "trace": ""}
         reply = process.ask({"tasks": [task]})
-    process.close()
     if reply["errors"][0]:
         sys.exit(reply["errors"][0])
     extracted = list(_extracted(first, json.loads(reply["answers"][0])))
@@ -251,15 +247,15 @@ def _plain(value: Any) -> str:
 @asynccontextmanager
 async def _open(
     options: argparse.Namespace, asked: Sequence[Asked]
-) -> AsyncIterator[tuple[Engine, Callable[[], str] | None]]:
-    """The engine, and of a file what starts a server for others."""
+) -> AsyncIterator[tuple[Engine, Peers | None]]:
+    """The engine, and for a file other people's readers."""
     replies = options.out.with_suffix(".replies.jsonl")
     if options.simulate:
         every = [one.question for one in asked]
         yield ScriptedEngine(PerfectReplies(asked[0].corpus, asked[0].records, every), calls=16), None
     elif options.model.endswith(".gguf"):
-        async with real_models.opened(Path(options.model), None, options.window_tokens) as (engine, serve):
-            yield Recorded(engine, replies), serve
+        async with real_models.opened(Path(options.model), None, options.window_tokens) as (engine, others):
+            yield Recorded(engine, replies), others
     else:
         settings = EngineSettings(model=options.model, base_url=options.base_url, discover=False)
         async with open_engine(settings) as engine:
@@ -283,40 +279,34 @@ def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
 
 async def run(options: argparse.Namespace) -> None:
     """Ask what has not been asked, and write each row as it comes."""
-    lines = options.out.read_text("utf-8").splitlines() if options.out.exists() else []
-    done = {_key(row) for row in map(json.loads, lines)}
+    done = {_key(row) for row in load_rows(options.out, missing_ok=True)}
     values = {name: value for name in ("chunk_tokens", "max_calls") if (value := getattr(options, name))}
     for asked in texts(options):
-        async with _open(options, asked) as (engine, serve):
+        async with _open(options, asked) as (engine, others):
             for contestant in options.contestant or CONTESTANTS:
                 key = asked[0].corpus.key, asked[0].tokens, asked[0].seed, contestant, engine.model.name
                 missing = [one for one in asked if (*key, one.question.text) not in done]
                 if contestant == "langextract":
-                    if missing and serve and asked[0].records:
-                        _write(options.out, answer_by_langextract(missing, engine.model.name, serve))
+                    if missing and others and asked[0].records:
+                        _write(options.out, answer_by_langextract(missing, engine.model.name, others))
                     continue
                 for one in missing:
                     _write(options.out, [await answer(one, contestant, engine, values)])
 
 
 def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with out.open("a", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            verdict = "right" if row["exact"] else "wrong"
-            print(f"{verdict}  {row['contestant']}  {row['question']}", file=sys.stderr)
+    for row in rows:
+        append_row(out, row)
+        verdict = "right" if row["exact"] else "wrong"
+        print(f"{verdict}  {row['contestant']}  {row['question']}", file=sys.stderr)
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("corpus", "tokens", "seed", "contestant", "model", "question"))
+_key = itemgetter("corpus", "tokens", "seed", "contestant", "model", "question")
 
 
 def report(file: Path) -> None:
     """Print a table of what the rows come to."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in map(json.loads, file.read_text("utf-8").splitlines()):
-        key = tuple(row[name] for name in ("model", "corpus", "tokens", "seed", "contestant"))
-        groups.setdefault(key, []).append(row)
+    groups = group_by(load_rows(file), itemgetter("model", "corpus", "tokens", "seed", "contestant"))
     names = "model, text, tokens, seed, way, exact, 95%, precision, recall, calls, tokens in, out, seconds"
     print(f"| {names.replace(', ', ' | ')} |\n|{'---|' * 13}")
     for key, rows in sorted(groups.items()):

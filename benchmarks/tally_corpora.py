@@ -17,7 +17,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from measure import STORY
+from measure import STORY, load_rows
+
+from memagent.evaluation.statistics import group_by
 
 TOKENS_PER_CHARACTER = 0.25
 ABSENT = "Quillfeather Brothers"
@@ -115,9 +117,9 @@ def make(corpus: Corpus, tokens: int, records: int, seed: int = 0) -> tuple[str,
     """A text of about so many tokens with so many records, and these."""
     chance = random.Random(f"{corpus.key} {seed}")
     entries = [make_record(corpus, chance) for _ in range(records)]
-    own = sum(len(text.text) + 20 for text in entries)
+    own = sum(len(record.text) + 20 for record in entries)
     others = make_paragraphs(chance, max(0, int(tokens / TOKENS_PER_CHARACTER) - own))
-    blocks: list[str] = [text.text for text in entries] + others
+    blocks: list[str] = [record.text for record in entries] + others
     order = list(range(len(blocks)))
     chance.shuffle(order)
     entries = [entries[number] for number in order if number < records]
@@ -216,12 +218,11 @@ def questions(corpus: Corpus, records: Sequence[Record]) -> list[Question]:
     result.append(_aggregate(f"What is the smallest {c.value} of all {many}?", "MIN", c, "", records))
     distinct = f"SELECT DISTINCT {c.name} FROM rows"
     for key in ("march", "kind"):
-        text, names = (
-            f"List every {c.name} of the {many} {phrases[key]}.",
-            sorted({item.name for item in pick(key)}),
-        )
+        text = f"List every {c.name} of the {many} {phrases[key]}."
+        names = sorted({item.name for item in pick(key)})
         result.append(Question(text, f"{distinct} WHERE {where[key]}", [(item,) for item in names]))
-    sums, counts = _group(records, lambda record: record.name), _group(records, lambda record: record.kind)
+    sums = group_by(records, lambda record: record.name)
+    counts = group_by(records, lambda record: record.kind)
     totals: Rows = [(key, _sum(group)) for key, group in sums.items()]
     result.append(Question(f"What is the sum of the {c.value} for each {c.name}?",
                            f"SELECT {c.name}, SUM({c.value}) FROM rows GROUP BY {c.name}",
@@ -253,13 +254,6 @@ def _aggregate(text: str, how: str, corpus: Corpus, where: str, records: Sequenc
     return Question(text, sql, [(counts[how](values),)])
 
 
-def _group(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
-    groups = defaultdict(list)
-    for record in records:
-        groups[key(record)].append(record)
-    return groups
-
-
 def _sum(records: Iterable[Record]) -> float:
     return sum(record.value for record in records)
 
@@ -270,9 +264,9 @@ def labelled(file: Path, tokens: int) -> tuple[Corpus, str, list[Question]]:
     What the label is no text states: a model judges it, as yes or no.
     """
     rows, length = list[dict[str, str]](), 0
-    for line in file.read_text("utf-8").splitlines():
-        rows.append(json.loads(line))
-        length += len(rows[-1]["input"]) + 15
+    for row in load_rows(file):
+        rows.append(row)
+        length += len(row["input"]) + 15
         if length * TOKENS_PER_CHARACTER > tokens:
             break
     text = "\n".join(

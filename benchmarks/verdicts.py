@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import tempfile
@@ -41,17 +40,16 @@ from typing import Any
 
 import other_words
 import real_models
-from measure import table
-from real_models import Reader, Row, load, read_ours
+import story
+from measure import append_row, load_rows, make_parser, table
+from real_models import Reader, Row, read_ours
 from retrieval import PASSAGE_TOKENS, PASSAGES, RETRIEVERS, Memo, answer_from_passages, judge_together
 
 from memagent import EngineSettings, Sampling, open_engine
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.wrappers import Wrapper
 from memagent.evaluation.statistics import confidence_interval, paired_interval
-from memagent.tasks import TASKS
-from memagent.tasks.needle import VARIANTS
-from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
+from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.scoring import f1, published_substring_match
 from memagent.types import Completion, Example, Message
 
@@ -62,18 +60,12 @@ SHARED = 24  # questions on one document of 32K tokens
 KINDS = ("other words", "story", "hotpot", "shifts", "needles", "hotpot 32K", "shifts 32K")
 
 
-def ask_needles() -> list[Example]:
-    """Four of each of RULER's eight kinds, at 8K tokens."""
-    recipe = Recipe(length_tokens=8192, seed=real_models.SEED)
-    return [TASKS[kind].make(recipe, number) for number in range(4) for kind in VARIANTS]
-
-
 def ask_in_other_words(texts: Sequence[str]) -> list[Example]:
-    """The test questions in other words; of those that a text answers, those that the 0.5B can."""
+    """The questions for tests in other words, on these texts."""
     return [
-        replace(other_words.example(number, question), task=f"words, {question.kind}")
-        for number, question in enumerate(other_words.load_questions())
-        if question.split == "test" and question.needs != "1.5b" and question.text in texts
+        replace(example, task=f"words, {question.kind}")
+        for question, example in other_words.examples_for_tests()
+        if question.text in texts
     ]
 
 
@@ -97,10 +89,10 @@ def load_kinds(args: argparse.Namespace) -> dict[str, list[Example]]:
     shifts = real_models.shifts(args.shifts, None, QUESTIONS)
     return {
         "other words": ask_in_other_words(args.texts),
-        "story": real_models.story(),
+        "story": story.make_examples(),
         "hotpot": hotpot[: args.limit],
         "shifts": shifts[: args.limit],
-        "needles": ask_needles(),
+        "needles": real_models.needles(count=4),
         "hotpot 32K": share_document(hotpot, "hotpot 32K"),
         "shifts 32K": share_document(shifts, "shifts 32K"),
     }
@@ -131,10 +123,11 @@ READERS = (*OURS, *RETRIEVERS)
 
 async def read(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
-    kinds, rows = load_kinds(args), load(args.out) if args.out.exists() else []
+    kinds = load_kinds(args)
+    args.out.touch()  # what cannot be written fails now
     model = f"{args.answers.stem}, verdicts by {args.model.stem}" if args.answers else args.model.stem
-    done = {(row["reader"], row["id"]) for row in rows if row["model"] == model}
-    with tempfile.TemporaryDirectory() as folder, args.out.open("a", encoding="utf-8") as file:
+    done = {(row["reader"], row["id"]) for row in load_rows(args.out) if row["model"] == model}
+    with tempfile.TemporaryDirectory() as folder:
         untrained = Path(folder) / f"untrained-{args.model.name}"  # by its name it has no LoRA for verdicts
         untrained.symlink_to(args.model.resolve())
         for path, names in (
@@ -157,8 +150,7 @@ async def read(args: argparse.Namespace) -> None:
                     ]
                     for _, group in groupby(missing, key=lambda example: example.document):
                         for row in await read_with(engine, reader, list(group), model):
-                            record = asdict(row) | {"kind": kind}
-                            print(json.dumps(record, ensure_ascii=False), file=file, flush=True)
+                            append_row(args.out, asdict(row) | {"kind": kind})
                     print(kind, name, len(missing), file=sys.stderr, flush=True)
 
 
@@ -229,9 +221,7 @@ def _difference(rows: Sequence[dict[str, Any]], scores: dict[tuple[str, str], fl
 
 def main() -> None:
     """Do what is asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     reads, tables = commands.add_parser("read"), commands.add_parser("table")
     reads.add_argument("model", type=Path, help="a GGUF")
@@ -247,7 +237,7 @@ def main() -> None:
     if args.command == "read":
         asyncio.run(read(args))
     else:
-        print_table(load(args.rows))
+        print_table(load_rows(args.rows))
 
 
 if __name__ == "__main__":

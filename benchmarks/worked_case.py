@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from real_models import load
+from measure import load_rows
 
 import memagent
 from memagent.tasks.scoring import exact_match, f1
@@ -55,7 +55,7 @@ def main() -> None:
 
 def bridges(path: Path) -> Iterator[tuple[int, Row]]:
     """The numbers and rows, from `FIRST_ROW` on, of questions whose answer only one of two paragraphs has."""
-    for number, row in islice(enumerate(load(path)), FIRST_ROW, None):
+    for number, row in islice(enumerate(load_rows(path)), FIRST_ROW, None):
         if row["type"] == "bridge" and sum(row["answer"] in " ".join(fact) for fact in facts_of(row)) == 1:
             yield number, row
 

@@ -14,8 +14,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from urllib.request import urlopen
 
@@ -120,11 +119,9 @@ async def _serve(delay_seconds: float) -> None:
     await server.serve_forever()
 
 
-@contextmanager
-def serving(delay_seconds: float = 0.0) -> Iterator[int]:
+def serving(delay_seconds: float = 0.0) -> AbstractContextManager[int]:
     """Start the server; yields its port."""
-    with measure.start(__file__, str(delay_seconds)) as port:
-        yield port
+    return measure.start(__file__, str(delay_seconds))
 
 
 def completions(port: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_modules import BENCHMARKS, load_benchmark
+from benchmark_modules import load_benchmark
 from facts import READING
 from memagent import Read, open_document
 from memagent.engines.scripted import ScriptedEngine
@@ -19,9 +19,8 @@ FINDER = load_benchmark("finder")
 
 
 @pytest.fixture
-def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
+def compare() -> Any:
     """The script, whose neighbours it imports by their names."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
     return load_benchmark("compare")
 
 

@@ -171,7 +171,7 @@ def test_lines_are_short_but_for_tables(page: Path) -> None:
 def test_every_setting_is_documented_with_its_default() -> None:
     page = (ROOT / "docs" / "settings.md").read_text("utf-8")
     for name, (_, setting) in settings_by_name().items():
-        default = "" if setting.default is None else f"`{setting.default}`"
+        default = f"`{setting.default}`" if setting.default not in (None, "") else ""
         default = default.lower() if isinstance(setting.default, bool) else default
         row = f"| `{name}` | {default} | {setting.description} |"
         assert row in page, f"docs/settings.md lacks this row:\n{row}"

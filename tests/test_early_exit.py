@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_modules import BENCHMARKS, load_benchmark
+from benchmark_modules import load_benchmark
 from memagent import Message, Read, ReadSettings, text_document
 from memagent.engines.scripted import ScriptedEngine
 from memagent.types import Example
@@ -16,9 +16,8 @@ SETTINGS = ReadSettings(workflow="gated", chunk_tokens=40, memory_tokens=60, ans
 
 
 @pytest.fixture
-def early_exit(monkeypatch: pytest.MonkeyPatch) -> Any:
+def early_exit() -> Any:
     """The script, which is in no package."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
     return load_benchmark("early_exit")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_modules import BENCHMARKS, load_benchmark
+from benchmark_modules import load_benchmark
 from memagent import ReadSettings, SettingsError, Usage
 from memagent.evaluation.statistics import growth
 
@@ -26,9 +26,8 @@ SHORT = ReadSettings(chunk_tokens=500, memory_tokens=100, answer_tokens=100, pro
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+def script() -> Any:
     """The script, which is in no package."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
     return load_benchmark("flops")
 
 

@@ -21,7 +21,7 @@ from memagent.prompts import UNCHANGED, Prompts
 from memagent.prompts.loading import load_prompts
 from memagent.reading.ranking import best_passages
 from memagent.tasks.recipe import ABSENT_ANSWERS
-from memagent.text import SENTENCE_END
+from memagent.text import SENTENCE_GAP
 from memagent.training.data import load_function
 from memagent.types import Completion, Conversation, Example, Message, Model, Sampling, Trajectory, Usage
 
@@ -77,7 +77,7 @@ def passages_of(document: str) -> list[str]:
     """A document's sentences; those of more than `PASSAGE` tokens in pieces."""
     return [
         piece.text.strip()
-        for sentence in SENTENCE_END.split(document)
+        for sentence in SENTENCE_GAP.split(document)
         for piece in cut([sentence], PASSAGE, count_tokens())
     ]
 

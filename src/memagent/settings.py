@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import platformdirs
 from pydantic import (
@@ -292,6 +293,16 @@ def settings_by_name() -> dict[str, tuple[str, FieldInfo]]:
     return fields | {name: ("read", kind.model_fields[name]) for name, kind in option_kinds().items()}
 
 
+def plain_type(annotation: Any) -> Any:
+    """The type of a setting, without None and without bounds, which pydantic checks."""
+    if get_origin(annotation) is Annotated:
+        return plain_type(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        others = [member for member in get_args(annotation) if member is not NoneType]
+        return plain_type(others[0]) if len(others) == 1 else annotation
+    return annotation
+
+
 def load_settings(
     flags: Mapping[str, Any] | None = None,
     file: str | Path | None = None,
@@ -395,5 +406,5 @@ def user_data_path() -> Path:
 
 
 def user_cache_path() -> Path:
-    """Where to keep converted models and journals."""
+    """Where to keep what can be had again: fetched models, converted files, and journals."""
     return platformdirs.user_cache_path("memagent", appauthor=False)

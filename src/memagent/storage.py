@@ -1,4 +1,4 @@
-"""Files: an append-only log, atomic writes of files and folders, and JSON read whole."""
+"""Files: an append-only log, atomic writes of files and folders, and JSON and text read whole."""
 
 from __future__ import annotations
 
@@ -193,6 +193,16 @@ def read_json(path: Path) -> Any:
         raise SettingsError(f"{path} cannot be read: {reason(failure)}") from failure
     except (ValueError, RecursionError) as failure:
         raise SettingsError(f"{path} is not JSON: {failure}") from failure
+
+
+def read_utf8(path: Path, name: str) -> str:
+    """The text of a file, without a byte-order mark. Raises `SettingsError`, which calls the file `name`."""
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeError as failure:
+        raise SettingsError(f"{name} {path} is not text in UTF-8") from failure
+    except OSError as failure:
+        raise SettingsError(f"{name} {path} cannot be read: {reason(failure)}") from failure
 
 
 def file_digest(path: Path) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 # After a mark and its closing quotes, before a capital or a digit; not after "Mr.".
-SENTENCE_END = re.compile(
+SENTENCE_GAP = re.compile(
     r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bNo\.)(?<=[.!?\"'”’)]) (?=[\"'“‘(]?[A-Z0-9])"
 )
 """The space between two sentences of English prose on one line."""
+
+SOFT_HYPHEN = "\u00ad"
+"""Where a word may be broken; it is no part of the word."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 

@@ -213,13 +213,14 @@ def test_a_memory_over_a_smaller_budget_is_not_cut_in_silence(notes: Notes) -> N
     assert notes("add", "diary", "--text", "FACT-99: more")[0] == 0
 
 
-def test_a_damaged_or_newer_file_is_said_to_be_one(notes: Notes) -> None:
+def test_a_damaged_file_and_one_of_another_format_are_said_to_be_so(notes: Notes) -> None:
     notes("new", "diary", "--about", "all facts")
     file = user_data_path() / "notebooks" / "notebooks.sqlite"
-    with sqlite3.connect(file) as db:
-        db.execute("PRAGMA user_version = 99")
-    db.close()
-    assert "has format 99" in notes("list")[2]
+    for version in (1, 99):
+        with sqlite3.connect(file) as db:
+            db.execute(f"PRAGMA user_version = {version}")
+        db.close()
+        assert f"has format {version}" in notes("list")[2]
     file.write_bytes(b"not a database, not even a little one" * 99)
     code, _, err = notes("list")
     assert code == 2 and "notebooks.sqlite cannot be used" in " ".join(err.split())

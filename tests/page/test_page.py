@@ -261,6 +261,29 @@ def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path
     expect(empty.get_by_role("button", name="Nearest passage 1")).to_be_visible()
 
 
+REMEMBER = """async (remembered) => {
+  const { showRemembered } = await import("./answer.js");
+  showRemembered({ remembered }, { describe: () => "line 1" });
+}"""
+
+
+def test_a_statement_of_the_memory_without_a_source_looks_like_one(empty: Page) -> None:
+    source = {"file": "a.txt", "page": None, "start": 0, "end": 9, "excerpt": "A goose had it."}
+    statements = [
+        {"text": "A goose had it.", "source": source, "nearest": []},
+        {"text": "The goose held it.", "source": None, "nearest": [source]},
+        {"text": "Nobody was hanged.", "source": None, "nearest": []},
+    ]
+    empty.evaluate(REMEMBER, statements)
+    bars = "(items) => items.map((item) => getComputedStyle(item).borderLeftColor)"
+    supported, *unsupported = empty.locator("#remembered li").evaluate_all(bars)
+    assert len(unsupported) == 2 and supported not in unsupported and len(set(unsupported)) == 1
+    label, quote = empty.locator("#remembered .kind"), empty.locator("#remembered q")
+    expect(label).to_have_css("font-style", "italic")
+    colour = quote.evaluate("(node) => getComputedStyle(node).color")
+    expect(label).to_have_css("color", colour)
+
+
 def test_a_read_that_has_not_begun_shows_no_chart(empty: Page, tmp_path: Path) -> None:
     give(empty, write(tmp_path / "t.jsonl", header()))
     expect(empty.locator("#answer")).to_contain_text("not finished")
@@ -272,7 +295,7 @@ RENDER = """async (text) => {
   const { markdown } = await import("./markdown.js");
   const box = document.createElement("div");
   box.append(...markdown(text));
-  return [box.innerHTML, box.textContent, [...box.querySelectorAll("*")].map((it) => it.localName)];
+  return [box.innerHTML, box.textContent, [...box.querySelectorAll("*")].map((node) => node.localName)];
 }"""
 
 
@@ -410,16 +433,16 @@ def test_many_moves_within_a_frame_are_drawn_once(empty: Page, tmp_path: Path) -
     expect(empty.locator("#step")).to_contain_text("Step 100 of 100")
     changes = empty.evaluate(
         """async () => {
-          let seen = 0;
-          const watching = new MutationObserver((found) => (seen += found.length));
-          watching.observe(document.querySelector("#memory"), { childList: true });
+          let changes = 0;
+          const observer = new MutationObserver((records) => (changes += records.length));
+          observer.observe(document.querySelector("#memory"), { childList: true });
           const slider = document.querySelector("#slider");
-          for (let at = 1; at <= 100; at += 1) {
-            slider.value = at;
+          for (let number = 1; number <= 100; number += 1) {
+            slider.value = number;
             slider.dispatchEvent(new Event("input"));
           }
           await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
-          return seen;
+          return changes;
         }"""
     )
     assert changes == 1

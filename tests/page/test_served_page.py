@@ -139,9 +139,9 @@ def test_a_file_that_is_dropped_is_to_be_asked_about(page: Page, serving: Callab
             "main", "drop", {"dataTransfer": page.evaluate_handle(f"({dropped})(new DataTransfer())")}
         )
         expect(page.get_by_label("Question")).to_be_focused()
-        assert page.get_by_label("Files").evaluate("(it) => [...it.files].map((file) => file.name)") == [
-            "hat.txt"
-        ]
+        assert page.get_by_label("Files").evaluate(
+            "(input) => [...input.files].map((file) => file.name)"
+        ) == ["hat.txt"]
 
 
 def test_notes_that_have_nothing_in_common_are_not_compared(page: Page, serving: Callable[..., str]) -> None:

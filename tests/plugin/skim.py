@@ -1,18 +1,17 @@
 """A package of somebody else: it adds a workflow, a format and an engine to memagent."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import IO
 
 from pydantic import Field
 
-from memagent import Conversation, EngineSettings, ScriptedEngine
+from memagent import EngineSettings, ScriptedEngine
 from memagent.prompts import OVERWRITE
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import read_overwrite
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
-from memagent.types import Chunk
 
 
 class Skimming(Options):
@@ -21,9 +20,7 @@ class Skimming(Options):
     every: Positive = Field(default=2, description="which chunks skim reads: every 2nd, every 3rd ...")
 
 
-async def skim(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def skim(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Rewrite the memory at every so many chunks, then answer from it."""
     every = reading.settings.of(Skimming).every
     async for chunk in chunks:

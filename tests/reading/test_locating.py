@@ -25,7 +25,8 @@ def located(text: str, note: str, problem: str = PROBLEM, *parts: Part) -> list[
     sources = match.sources if match else ()
     for source in sources:
         part = next(part for part in chunk.parts if part.source == source.file)
-        assert text[part.start : part.end][source.start : source.end] == source.excerpt
+        assert text[part.offset + source.start : part.offset + source.end] == source.excerpt
+        assert part.start <= part.offset + source.start <= part.offset + source.end <= part.end
     return [(source.file, source.excerpt, match.support) for source in sources] if match else []
 
 
@@ -70,10 +71,15 @@ def test_a_sentence_does_not_end_at_an_abbreviation(name: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_no_passage_is_of_two_files(end: str) -> None:
+@pytest.mark.parametrize("known", [0, 40])
+def test_no_passage_is_of_two_files(end: str, known: int) -> None:
+    """Nor where the files are continued after some characters that a notebook knows."""
     one, other = f"Rain fell. The lamp is green{end}", "It is in Oslo. Go there."
     text, border = one + other, len(one)
-    parts = (Part("one.txt", 0, border), Part("two.txt", border, len(text), offset=border))
+    parts = (
+        Part("one.txt", 0, border, offset=-known),
+        Part("two.txt", border, len(text), offset=border - known),
+    )
     passages = located(text, "The green lamp is in Oslo.", PROBLEM, *parts)
     assert [(file, excerpt) for file, excerpt, _ in passages] == [
         ("one.txt", "The lamp is green"),

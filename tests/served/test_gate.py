@@ -227,5 +227,8 @@ def test_keys_that_are_no_keys(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(SettingsError, match=message):
             read_keys(file)
+    file.write_bytes(b"caf\xe9")
+    with pytest.raises(SettingsError, match="is not text in UTF-8"):
+        read_keys(file)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_keys(tmp_path / "none")

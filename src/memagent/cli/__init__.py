@@ -42,7 +42,7 @@ _COMMANDS = {
 }
 """Where each command is; its module is imported only when the command is used."""
 
-_ENDING = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _Commands(click.Group):

@@ -35,7 +35,7 @@ from memagent.concurrency import map_concurrent
 from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
-from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError, reason
+from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.lines import Header
 from memagent.reading.lockstep import Seat, Together
@@ -44,6 +44,7 @@ from memagent.reading.read import Read
 from memagent.reading.tally.questions import asks_to_count
 from memagent.runs.each import Survey
 from memagent.settings import Settings, user_cache_path
+from memagent.storage import read_utf8
 from memagent.types import Engine, flatten
 
 _MAX_TOGETHER = 32
@@ -172,12 +173,7 @@ def _warn_of_guesses(document: Document) -> None:
 def _lines(file: Path | None) -> list[str]:
     if file is None:
         return []
-    try:
-        lines = file.read_text("utf-8-sig").splitlines()
-    except UnicodeError as error:
-        raise SettingsError(f"--questions {file} is not text in UTF-8") from error
-    except OSError as error:
-        raise SettingsError(f"--questions {file} cannot be read: {reason(error)}") from error
+    lines = read_utf8(file, "--questions").splitlines()
     if not (questions := [line.strip() for line in lines if line.strip()]):
         raise SettingsError(f"--questions {file}: the file has no question")
     return questions

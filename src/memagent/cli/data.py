@@ -40,9 +40,9 @@ def corpus_flags(function: Function) -> Function:
     """Add to a command a flag for each corpus, and --questions; its function receives `corpora`."""
 
     @functools.wraps(function)
-    def command(*arguments: Any, questions: Path | None, **values: Any) -> Any:
+    def command(questions: Path | None, **values: Any) -> Any:
         given = tuple((name, path) for name in HOMES if (path := values.pop(f"corpus_{name}")) is not None)
-        return function(*arguments, corpora=Corpora(given, questions), **values)
+        return function(corpora=Corpora(given, questions), **values)
 
     only = "a file of examples: ask only those of a set's questions that it contains"
     command = click.option("--questions", type=PATH, metavar="FILE", help=only)(command)

@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
@@ -18,7 +17,7 @@ from memagent.documents.tokens import estimate_tokens, load_tokenizer
 from memagent.errors import SettingsError
 from memagent.plugins import plugins
 from memagent.reading.workflows import workflows
-from memagent.settings import load_settings, settings_by_name
+from memagent.settings import load_settings, plain_type, settings_by_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -114,13 +113,13 @@ def with_settings(
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def command(*arguments: Any, config_file: Path | None, **values: Any) -> Any:
+        def command(config_file: Path | None, **values: Any) -> Any:
             given = {name: values.pop(name) for name in chosen}
             try:
                 settings = load_settings(given, config_file)
             except SettingsError as error:
                 raise SettingsError(_ARGUMENT.sub(lambda match: flags()[match[1]], str(error))) from error
-            return function(*arguments, settings=settings, **values)
+            return function(settings=settings, **values)
 
         shared = (
             click.option("--config", "config_file", type=PATH, metavar="FILE",
@@ -135,8 +134,8 @@ def with_settings(
 
 
 def _option(name: str, item: FieldInfo) -> Callable[[Any], Any]:
-    flag, kind, text = flags()[name], _kind(item.annotation), item.description or ""
-    if item.default not in (None, False):
+    flag, kind, text = flags()[name], plain_type(item.annotation), item.description or ""
+    if item.default not in (None, False, ""):
         number = f"{item.default:g}" if isinstance(item.default, float) else item.default
         text += f" ({'on' if item.default is True else number})"
     named = {"workflow": list(workflows()), "engine": ["auto", *plugins("engines")]}
@@ -148,18 +147,11 @@ def _option(name: str, item: FieldInfo) -> Callable[[Any], Any]:
         options = {"type": click.Choice(list(choices)), "metavar": "NAME"}
         text += f": {', '.join(choices)}"
     else:
+        kind = kind if kind in _METAVARS else str  # the settings check it
         options = {"type": kind, "metavar": _METAVARS.get(name, _METAVARS[kind])}
         if options["metavar"] in ("FILE", "PATH"):
             options["shell_complete"] = complete_files
     return click.option(flag, default=None, help=text, **options)
-
-
-def _kind(annotation: Any) -> Any:
-    """The plain type of a setting, without None and without bounds, which pydantic checks."""
-    if get_origin(annotation) is Literal:
-        return annotation
-    inner = [member for member in get_args(annotation) if member is not NoneType]
-    return _kind(inner[0]) if inner else annotation
 
 
 def quiet_and_verbose(function: Function) -> Function:

@@ -9,14 +9,13 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from memagent.cli.messages import tell, warn
+from memagent.cli.messages import name_some, tell, warn
 from memagent.documents.opening import Document, open_document
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Header
 from memagent.settings import Settings, user_cache_path
 
-_MAX_NAMED = 3
 _ANEW = 'ask about them anew: memagent ask "QUESTION" PATH...'
 
 
@@ -32,7 +31,11 @@ def newest_journal() -> Path:
 
 def last_read() -> Header:
     """The header of the newest journal. Raises `JournalError` if there is none."""
-    path = newest_journal()
+    return header_of(newest_journal())
+
+
+def header_of(path: Path) -> Header:
+    """The header of a journal. Raises `JournalError` if it is empty or not a journal."""
     header = next(read_journal(path), None)
     if not isinstance(header, Header):
         raise JournalError(f"{path} is empty")
@@ -56,7 +59,7 @@ def documents_of(header: Header) -> Document:
     except DocumentError as error:
         raise DocumentError(f"{error}; the documents of the last read are not there: {_ANEW}") from error
     if document is None:
-        raise DocumentError(f"{_names(header)}: not as they were at the last read: {_ANEW}")
+        raise DocumentError(f"{name_some(header.sources)}: not as they were at the last read: {_ANEW}")
     return document
 
 
@@ -75,7 +78,7 @@ def settings_of(header: Header, settings: Settings, quiet: bool) -> Settings:
     }
     read = settings.read.replace(**before)
     how = f"{read.workflow or header.workflow}, chunks of {read.chunk_tokens} tokens"
-    tell(f"reading again {_names(header)}: {how}", quiet=quiet)
+    tell(f"reading again {name_some(header.sources)}: {how}", quiet=quiet)
     return replace(settings, read=read)
 
 
@@ -83,9 +86,3 @@ def warn_of_another(model: str, header: Header) -> None:
     """Warn if the last read was with another model, whose tokens and replies differ."""
     if model != header.model:
         warn(f"the last read was with {header.model}, this one is with {model}")
-
-
-def _names(header: Header) -> str:
-    """The documents of a read; of many, the first."""
-    more = len(header.sources) - _MAX_NAMED
-    return ", ".join(header.sources[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

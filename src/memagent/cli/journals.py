@@ -15,11 +15,11 @@ from typing import IO
 import click
 
 from memagent.cli.flags import PATH
-from memagent.cli.follow_up import newest_journal, reopen
+from memagent.cli.follow_up import header_of, newest_journal, reopen
 from memagent.cli.messages import say, say_changes, say_styled, warn
 from memagent.cli.progress import describe_verdict
 from memagent.documents.opening import Document
-from memagent.errors import DocumentError, JournalError, SettingsError
+from memagent.errors import DocumentError, SettingsError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Answer, Header, Line, Overflow, RecordedReply, to_json
 from memagent.reading.locating import find_sources
@@ -131,9 +131,7 @@ def view(trace: Path | None, out: Path | None, without_text: bool) -> None:
                 raise SettingsError(
                     f"{out} exists and is not a page of memagent: name another file with --out"
                 )
-    header = next(read_journal(path), None)
-    if not isinstance(header, Header):
-        raise JournalError(f"{path} is empty")
+    header = header_of(path)
     document = None if without_text else _document_of(header)
     with write_in_place(out) as temporary, temporary.open("wb") as file:
         _write(file, path, document)

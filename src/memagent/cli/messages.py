@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from memagent.types import Spent
 EXIT_CODES: dict[type[MemAgentError], int] = {SettingsError: 2, EngineError: 3, DocumentError: 4}
 DEFECT = 1
 USAGE = 2
+MAX_NAMED = 3  # of many files
 
 # Control characters except tab and line feed, and bidirectional controls: a terminal obeys both.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -144,6 +145,12 @@ def describe(spent: Spent) -> str:
     """What calls have used: "1,200 tokens in, 80 out, cost 0.003", the cost only with prices."""
     price = "" if spent.cost is None else f", cost {spent.cost:.4g}"
     return f"{spent.prompt_tokens:,} tokens in, {spent.completion_tokens:,} out{price}"
+
+
+def name_some(names: Sequence[str]) -> str:
+    """The names; of many, the first and how many more there are."""
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def with_flags(text: str) -> str:

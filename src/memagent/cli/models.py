@@ -132,7 +132,7 @@ def use_default(engine: EngineSettings, quiet: bool, searched: bool = False) -> 
 def _fetch_with_bar(name: str, quiet: bool) -> Path:
     """Put a model of the catalogue into the cache, with a bar on a terminal. Raises as `catalogue.fetch`."""
     model = catalogue.find(name)
-    tell(f"{name}: {model.title}, {model.size_bytes / 2**30:.1f} GiB, licence {model.licence}")
+    tell(f"{name}: {model.title}, {model.size_bytes / _GIB:.1f} GiB, licence {model.licence}")
     with Progress(
         BarColumn(), DownloadColumn(), TimeRemainingColumn(),
         disable=quiet or not get_console().is_terminal, transient=True,

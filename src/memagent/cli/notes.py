@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,8 +15,10 @@ import click
 
 from memagent.cli.flags import PATH, Command, Function, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.messages import (
+    MAX_NAMED,
     citations,
     describe,
+    name_some,
     say,
     say_changes,
     say_json,
@@ -43,8 +45,6 @@ _NOT_FOR_NOTES = (
     *(name for name, kind in option_kinds().items() if kind.skip or kind not in _MEMORY_OPTIONS),
 )
 """A notebook reads all that is new, into a memory."""
-
-_MAX_NAMED = 3
 
 
 @click.group(short_help="Keep a memory that lives on: add to it, ask it, undo.")
@@ -145,17 +145,17 @@ def add(
             say(f"{name}: version {_describe(version)}")
         before = notebook.version(version.parent)
         if version.memory == before.memory:
-            files = _name([portion.name for portion in version.portions])
+            files = name_some([portion.name for portion in version.portions])
             same = f"version {version.number} has the memory of version {before.number}"
             again = f"to read it again, memagent notes undo {shlex.quote(name)}"
             warn(f"nothing was noted of {files}: {same}; {again}")
     if addition.known:
-        tell(f"read before: {_name(addition.known)}", quiet=quiet)
+        tell(f"read before: {name_some(addition.known)}", quiet=quiet)
     if addition.unnoted:
-        files, what, advice = _name(addition.unnoted), "nothing was noted of", "try another model, or --about"
+        what, advice = "nothing was noted of", "try another model, or --about"
         if addition.progress.given_up:
             what, advice = "the memory has no room for what was noted of", "raise --memory-tokens"
-        warn(f"{what} {files}, which still counts as new: {advice}")
+        warn(f"{what} {name_some(addition.unnoted)}, which still counts as new: {advice}")
     elif not addition.versions and not as_json:
         say(f"{name}: nothing new")
 
@@ -246,8 +246,8 @@ def log(as_json: bool, notebook: Notebook) -> None:
             f"{portion.name}, from byte {portion.start:,}" if portion.start else portion.name
             for portion in version.portions
         ]
-        more = [f"and {len(portions) - _MAX_NAMED:,} more"] if len(portions) > _MAX_NAMED else []
-        for line in portions[:_MAX_NAMED] + more:
+        more = [f"and {len(portions) - MAX_NAMED:,} more"] if len(portions) > MAX_NAMED else []
+        for line in portions[:MAX_NAMED] + more:
             say_styled(f"   {line}", "dim")
     if not versions:
         tell("nothing has been read yet")
@@ -300,11 +300,6 @@ def _describe(version: Version) -> str:
         f"{files} {'file' if files == 1 else 'files'}, {version.document_tokens:,} tokens; {version.model}, "
         f"{describe(version.spent)}"
     )
-
-
-def _name(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _on_one_line(text: str) -> str:

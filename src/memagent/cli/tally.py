@@ -19,12 +19,13 @@ from memagent.cli.progress import ReadDisplay
 from memagent.documents.opening import Document, open_document
 from memagent.engines import open_engine
 from memagent.engines.wrappers import Spending
-from memagent.errors import EngineError, SettingsError, reason
+from memagent.errors import EngineError
 from memagent.reading.api import forecast
 from memagent.reading.progress import Result
 from memagent.reading.read import Read
 from memagent.runs.files import table_kind, write_records
 from memagent.settings import Settings
+from memagent.storage import read_utf8
 from memagent.types import ESTIMATE
 
 
@@ -66,7 +67,7 @@ def command(
     """
     if out:
         table_kind(out)
-    plan = {"plan": _text(schema)} if schema else {}
+    plan = {"plan": read_utf8(schema, "--schema")} if schema else {}
     settings = Settings(settings.engine, settings.read.replace(workflow="tally", **plan))
     document = open_document(*paths)
     warn_left_out(document.skipped)
@@ -86,13 +87,6 @@ def command(
             _write(out, result.table)
             tell(f"{out}: {len(result.table['rows']):,} rows", quiet=quiet)
     return code or (0 if all(result.found for result in results) else EXIT_CODES[EngineError])
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8-sig")
-    except (OSError, UnicodeError) as error:
-        raise SettingsError(f"--schema {file} cannot be read: {reason(error)}") from error
 
 
 async def _preview(question: str, document: Document, settings: Settings) -> None:

@@ -40,7 +40,7 @@ _BOUNDARIES = (
 _EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _MAX_CHARACTER = 32
-BAR = re.compile(r"(?<!\\)\|")
+_BAR = re.compile(r"(?<!\\)\|")
 _SEPARATORS = (",", ";", "\t", "|")
 _MAX_ROWS = 50  # that are looked at to find a table's head
 TABLE_HEAD = re.compile(r"\|[^\n]*\n\|(?=[^\n]*-)[ \t:|-]+\r?(?:\n|\Z)")  # a row with a rule below it
@@ -213,13 +213,18 @@ def columns_after(text: str, columns: str, following: str, *, separated: bool, f
     return "" if start else columns
 
 
+def row_cells(line: str) -> list[str]:
+    """The cells of a row of a Markdown table, as they are written."""
+    return _BAR.split(line.strip().removeprefix("|").removesuffix("|"))
+
+
 def _head_of_table(head: str, rows: str) -> str:
     """The head of a Markdown table, or the first of the rows below it that is as wide as they are.
 
     What the table calls its head is one unless it is narrower, or like the rows; another row must surely be.
     """
     lines = [head.partition("\n")[0], *islice(StringIO(rows), _MAX_ROWS)]
-    cells = [BAR.split(line.strip().removeprefix("|").removesuffix("|")) for line in lines]
+    cells = [row_cells(line) for line in lines]
     index = _first_wide(cells)
     named = names_columns(cells[index], cells[index + 1 :])
     if index:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from lxml import etree
 
 from memagent.documents.converters.tables import Grid, TableCell
-from memagent.documents.converters.text import SOFT_HYPHEN
 from memagent.documents.files import UnusableError
+from memagent.text import SOFT_HYPHEN
 
 _DROPPED = {
     *("script", "style", "template", "iframe", "object", "canvas", "audio", "video", "noscript"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from zlib import adler32
 
 from memagent.errors import SettingsError, extra_hint
+from memagent.text import sendable
 from memagent.types import TokenCounter
 
 UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -102,8 +103,7 @@ def load_tokenizer(path: str | Path) -> TokenCounter:
     tokenizer.no_padding()
 
     def count(text: str) -> int:
-        sendable = text.encode("utf-8", "replace").decode()  # the library raises on a lone surrogate
-        return len(tokenizer.encode_batch_fast([sendable], add_special_tokens=False)[0])
+        return len(tokenizer.encode_batch_fast([sendable(text)], add_special_tokens=False)[0])
 
     return count
 

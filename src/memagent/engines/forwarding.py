@@ -75,7 +75,7 @@ async def begin(endpoint: Endpoint, body: Mapping[str, Any], open: AsyncExitStac
     expected = "event-stream" if streams else "json"
     accepted = reply.status < 300 and expected in (reply.media_type or expected)
     if accepted and streams:
-        events = await open.enter_async_context(aclosing(judge(reply.pieces)))
+        events = await open.enter_async_context(aclosing(check_events(reply.pieces)))
         try:
             first = await anext(events)
         except RefusedError as error:
@@ -131,7 +131,7 @@ async def _one_piece(content: bytes) -> AsyncIterator[bytes]:
     yield content
 
 
-async def judge(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def check_events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield the events of a streamed completion unchanged, starting with the first that says something.
 
     Raises `RefusedError` for an error in place of a reply, and `TransientError` for a stream that is empty,

@@ -89,7 +89,7 @@ class ReplyState:
         try:
             for choice in sent["choices"]:
                 message = choice.get("message") or choice.get("delta") or {}
-                text, thought = _text(message.get("content")), any(message.get(name) for name in _THOUGHTS)
+                text, thought = _text(message.get("content")), bool(_thought(message))
                 self.answered |= is_visible(text) or any(message.get(name) for name in _BESIDE_TEXT)
                 self.anything |= bool(text) or thought
                 self.visible |= self.answered or thought
@@ -164,8 +164,7 @@ def collect_written(reply: Any) -> str:
     """All that the model wrote, its thought too; empty if the reply is no completion."""
     try:
         message = reply["choices"][0]["message"]
-        thought = message.get("reasoning_content") or message.get("reasoning")
-        return _text(thought) + _text(message.get("content"))
+        return _text(_thought(message)) + _text(message.get("content"))
     except (KeyError, IndexError, TypeError, AttributeError):
         return ""
 
@@ -198,6 +197,11 @@ def _text(content: Any) -> str:
         return content
     # JSON can carry half a surrogate pair, but UTF-8 cannot.
     return content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _thought(message: Mapping[str, Any]) -> Any:
+    """The thought of a message, which servers name differently; None if it has none."""
+    return next((thought for name in _THOUGHTS if (thought := message.get(name))), None)
 
 
 def _text_of(part: Mapping[str, Any]) -> str:
@@ -243,7 +247,7 @@ def _refuse_empty(text: str, message: Mapping[str, Any], reason: str, sampling: 
             f"the model was still thinking when its {sampling.max_tokens:,} tokens were used up: "
             f"{thinking_advice(sampling.thinking)}"
         )
-    if is_visible(text) or message.get("reasoning_content") or message.get("reasoning"):
+    if is_visible(text) or _thought(message):
         raise UnusableReplyError(
             f"the reply is nothing but a thought (finish_reason {reason!r}): set `thinking` to "
             f"{'off' if sampling.thinking else 'on'}, or try another `model`"

@@ -1,4 +1,4 @@
-"""Engines around an engine: one that measures the chain of its calls, and limits on what reads may cost."""
+"""Engines around an engine: a judge beside it, the chain of its calls, what was lost, limits on its cost."""
 
 from __future__ import annotations
 

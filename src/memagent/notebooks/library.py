@@ -27,14 +27,14 @@ from memagent.types import NOTHING_SPENT, Spent, flatten, unflatten
 FORMAT = 2
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS notebooks (
+CREATE TABLE notebooks (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE NOT NULL, about TEXT NOT NULL,
     created REAL NOT NULL, current INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-CREATE TABLE IF NOT EXISTS versions (
+CREATE TABLE versions (
     notebook INTEGER NOT NULL, number INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (notebook, number)
 ) STRICT;
-CREATE TABLE IF NOT EXISTS unfinished (
+CREATE TABLE unfinished (
     notebook INTEGER PRIMARY KEY, base INTEGER NOT NULL, portions TEXT NOT NULL
 ) STRICT;
 PRAGMA user_version = {FORMAT};
@@ -124,10 +124,8 @@ class Notebooks:
             raise SettingsError(f"{self.folder} cannot be used: {reason(error)}") from error
         with self._connect() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > FORMAT:
-                raise SettingsError(f"{self._file} has format {version}, not {FORMAT}: update memagent")
-            if version < FORMAT:
-                db.executescript(_SCHEMA)
+        if version != FORMAT:
+            raise SettingsError(f"{self._file} has format {version}, this version reads {FORMAT}")
 
     def _create(self) -> None:
         """Make the database, unless there is one: whole or not at all, so that it is never empty."""

@@ -109,8 +109,8 @@ class Guard:
     """
 
     names: tuple[str, ...]
-    mark: str = ""
-    turns: bool = True
+    mark: str
+    turns: bool
 
     def neutralise(self, text: str) -> str:
         """`text` with a dot wherever it could pass for structure, and otherwise unchanged.
@@ -145,7 +145,7 @@ class Guard:
     def _marks(self, text: str) -> list[int]:
         """Where the mark stands, in order: the index behind the first letter of each."""
         mark = self.mark.encode()
-        if not mark or mark not in _letters(text):
+        if mark not in _letters(text):
             return []
         letters = [(letter, index) for index, character in enumerate(text) for letter in _letters(character)]
         spelled = bytes(letter for letter, _ in letters)

@@ -27,7 +27,7 @@ from memagent.types import Completion, Conversation, Engine, Message, Sampling
 
 FORMAT = 2
 _BEGINNING = b'{"type": "header"'
-_INCIDENTAL = ("created", "version", "given", "sources", "titles", "mark", "crc32")
+_INCIDENTAL = ("created", "version", "given", "sources", "titles", "mark")
 """The fields in which headers of the same read may differ."""
 _CHANGES = {
     "document.sha256": "the document has changed since the read began",

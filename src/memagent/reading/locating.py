@@ -11,12 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from memagent.documents.chunking import split
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
-from memagent.reading.quotes import SOFT_HYPHEN
 from memagent.reading.ranking import Rarity, find_names, stems, telling
 from memagent.reading.sources import (
     HEADING,
@@ -25,11 +23,13 @@ from memagent.reading.sources import (
     Span,
     Statement,
     between,
+    file_spans,
     find,
     sentences,
     source_at,
 )
 from memagent.reading.windows import windows
+from memagent.text import SOFT_HYPHEN
 from memagent.types import Chunk, Part
 
 MAX_SENTENCES = 4
@@ -134,10 +134,8 @@ def _share(words: frozenset[str], text: str, rarity: Rarity) -> float:
 
 def paragraphs(text: str, chunk: Chunk, span: Span) -> Iterator[Span]:
     """The paragraphs of a text, which is a chunk's within a span of the document; none is of two files."""
-    first, last = span
-    files = [part.start for part in chunk.parts if part.start == part.offset and first < part.start < last]
-    for start, end in pairwise([first, *files, last]):
-        yield from between(text, start - first, end - first, PARAGRAPH_END)
+    for start, end in file_spans(chunk, span):
+        yield from between(text, start - span[0], end - span[0], PARAGRAPH_END)
 
 
 def _find_spans(text: str, groups: Iterable[Span], words: frozenset[str], rarity: Rarity) -> list[Span]:

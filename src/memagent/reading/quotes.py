@@ -14,9 +14,7 @@ from functools import lru_cache
 from unicodedata import category
 
 from memagent.documents.tokens import UNSPACED
-
-SOFT_HYPHEN = "\u00ad"
-"""Where a word may be broken; it is no part of the word."""
+from memagent.text import SOFT_HYPHEN
 
 _MINUS, _MONEY = "\\-\u2212\u2013", "$\u00a2-\u00a5\u20a0-\u20bf"
 _QUIET = r".,:;!?…'\"()\[\]{}«»“”‘’„‚‹›*_`|\-\u2010-\u2015•·。、，；：！？「」『』（）"

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import lru_cache
 
-from memagent.reading.quotes import SOFT_HYPHEN, placed_words, words
+from memagent.reading.quotes import placed_words, words
+from memagent.text import SOFT_HYPHEN
 from memagent.types import Chunk
 
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")

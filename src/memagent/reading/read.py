@@ -291,7 +291,6 @@ class Read:
     def _header(self) -> dict[str, Any]:
         """Everything that the conversations depend on: a journal is resumed only if it is the same."""
         model, settings = self.engine.model, self.settings
-        values = settings.model_dump()
         formats = [source.format for source in self.document.sources]  # the names decide how bytes are read
         return {
             "version": __version__,
@@ -316,5 +315,5 @@ class Read:
             **({"chunk_ends": "exact"} if settings.chunk_ends == "exact" else {}),
             **({"screen": RULE} if settings.screen else {}),
             **self._workflow.options_in_force(settings, model),
-            "sampling": {name: values[name] for name in ("temperature", "top_p", "seed")},
+            "sampling": {name: getattr(settings, name) for name in ("temperature", "top_p", "seed")},
         }

@@ -67,8 +67,8 @@ def read_gated(reply: str, memory: str, prompts: Prompts) -> MemoryChange:
     """Read a reply by its markers. An empty memory is never enough.
 
     A reply without MEMORY, or with only a short text after it, is doubtful if it goes on after UNCHANGED or
-    would drop most of the memory. The change is then `ask`, but only if `prompts.asks`: in training, pass
-    `replace(prompts, asks=False)`, so that the markers alone decide.
+    would drop most of the memory. The change is then `ask`, but only if `prompts.asks`: in training it
+    does not, so that the markers alone decide.
     """
     change = _by_markers(_unwrap(without_thought(reply), prompts.tags), prompts)
     change = replace(change, text=prompts.restore(change.text))

@@ -190,12 +190,9 @@ def find_in_chunk(chunk: Chunk, words: str, span: tuple[int, int] | None = None)
 
     With a `span` of the whole document, only that part of the chunk is searched.
     """
-    start, last = span or (chunk.start, chunk.end)
-    while start < last:
-        end = min(file_span(chunk, start)[1], last)
+    for start, end in file_spans(chunk, span):
         if match := find_span(words, chunk.text[start - chunk.start : end - chunk.start]):
             return start + match[0], start + match[1]
-        start = end
     return None
 
 
@@ -216,6 +213,15 @@ def file_span(chunk: Chunk, start: int) -> tuple[int, int]:
     part = _part_at(chunk, start)
     same = [other for other in chunk.parts if (other.source, other.offset) == (part.source, part.offset)]
     return same[0].start, same[-1].end
+
+
+def file_spans(chunk: Chunk, span: Span | None = None) -> Iterator[Span]:
+    """The parts of a chunk, or of a span in it, that are of one file each, as spans of the whole document."""
+    start, last = span or (chunk.start, chunk.end)
+    while start < last:
+        end = min(file_span(chunk, start)[1], last)
+        yield start, end
+        start = end
 
 
 def _part_at(chunk: Chunk, start: int) -> Part:

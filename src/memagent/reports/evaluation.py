@@ -6,7 +6,7 @@ The same rows always give the same report; no model is called. Pictures need the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -72,14 +72,14 @@ class Evidence:
     @cached_property
     def growth(self) -> list[tuple[str, float | None, float | None]]:
         """Each series with the exponents of its tokens and its seconds."""
-        costs: tuple[Callable[[Summary], float | None], ...] = (
-            lambda summary: summary.tokens,
-            lambda summary: summary.seconds,
-        )
-        tokens, seconds = (
-            [statistics.growth_of(self.by_size, series, cost) for series in self.series] for cost in costs
-        )
-        return list(zip(self.series, tokens, seconds, strict=True))
+        return [
+            (
+                series,
+                statistics.growth_of(self.by_size, series, lambda summary: summary.tokens),
+                statistics.growth_of(self.by_size, series, lambda summary: summary.seconds),
+            )
+            for series in self.series
+        ]
 
 
 def load(folders: Sequence[Path]) -> Evidence:

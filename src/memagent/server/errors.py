@@ -37,6 +37,7 @@ _CODES: tuple[tuple[type[MemAgentError], int, str], ...] = (
     (StoreError, 503, "store_failed"),
     (SettingsError, 400, "invalid_settings"),
     (DocumentError, 400, "invalid_document"),
+    (MemAgentError, 500, "failed"),
 )
 _FOLDER = re.compile(r"(?<![\w.:/~-])/(?:[^/\s'\"]+/)+")  # of this machine, which clients need not know
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
@@ -101,8 +102,6 @@ def api_error(error: Exception) -> ApiError:
     for kind, status, code in _CODES:
         if isinstance(error, kind):
             return ApiError(status, _FOLDER.sub("", str(error)), code)
-    if isinstance(error, MemAgentError):
-        return ApiError(500, _FOLDER.sub("", str(error)), "failed")
     if isinstance(error, RequestValidationError):
         return _explain_validation(error)
     if isinstance(error, HTTPException):

@@ -251,7 +251,7 @@ class Jobs:
             await self._stop(job.id)  # if it was cancelled a moment ago
             self._start(job)
 
-    def _start(self, job: Job) -> asyncio.Task[None]:
+    def _start(self, job: Job) -> None:
         task = asyncio.create_task(self._run(job))
         self._running[job.id] = running = _Running(task, job.attended)
         self.metrics.running.inc()
@@ -263,7 +263,6 @@ class Jobs:
             self._changed.set()
 
         task.add_done_callback(end)
-        return task
 
     async def _stop(self, id: str) -> None:
         if running := self._running.get(id):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from memagent.errors import SettingsError, reason
+from memagent.errors import SettingsError
+from memagent.storage import read_utf8
 
 _MIN_KEY_CHARACTERS = 16
 _MOST_OPEN_FILES = 65_536
@@ -87,10 +88,7 @@ def read_keys(path: Path | None) -> Keys:
     """The keys in a file, one per line, besides comments (#); none without a file. Raises `SettingsError`."""
     if path is None:
         return Keys()
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise SettingsError(f"`keys` {path} cannot be read: {reason(error)}") from error
+    lines = read_utf8(path, "`keys`").splitlines()
     keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
         raise SettingsError(f"`keys` {path} has no key: write one per line")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import NoneType
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
-from pydantic.fields import FieldInfo
 
 from memagent.errors import SettingsError
 from memagent.reading.sources import Source, Statement
-from memagent.settings import ReadSettings, Seed, settings_by_name
+from memagent.settings import ReadSettings, Seed, plain_type, settings_by_name
 
 _MAX_NUMBER = 100_000_000
 _MAX_FILES = 1000  # of one read: each takes milliseconds to look at
@@ -55,19 +53,13 @@ def _derive_options() -> Any:
         if part != "read" or name in _OF_THE_SERVER:
             continue
         kind: Any = Annotated[item.annotation, *item.metadata] if item.metadata else item.annotation
-        if _is_plain(item, str):
+        if plain_type(item.annotation) is str:
             kind = Text
-        elif _is_plain(item, int) and name != "seed":  # whose bounds are its own
+        elif plain_type(item.annotation) is int and name != "seed":  # whose bounds are its own
             kind = Annotated[kind, Field(le=_MAX_NUMBER)]
         options[name] = (kind | None, Field(default=None, description=item.description))
     config = ConfigDict(frozen=True, extra="forbid")
     return create_model("Options", __config__=config, **options)
-
-
-def _is_plain(item: FieldInfo, kind: type) -> bool:
-    """Whether a setting is of this type, or None."""
-    plain = [member for member in get_args(item.annotation) or (item.annotation,) if member is not NoneType]
-    return len(plain) == 1 and (get_args(plain[0]) or plain)[0] is kind
 
 
 class ReadOptions(_derive_options()):  # type: ignore[misc]

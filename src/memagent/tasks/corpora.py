@@ -26,7 +26,7 @@ from memagent.documents.files import FileState
 from memagent.errors import SettingsError, extra_hint, reason
 from memagent.settings import user_cache_path
 from memagent.storage import file_digest, write_whole
-from memagent.text import SENTENCE_END
+from memagent.text import SENTENCE_GAP
 from memagent.wheels import download
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -225,7 +225,7 @@ def _essays(corpus: Corpus, _state: FileState) -> Essays:
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise SettingsError(f'{path}: expected {{"text": "..."}}, or a text file') from error
     sentences: list[str] = []
-    for part in SENTENCE_END.split(" ".join(text.split())):
+    for part in SENTENCE_GAP.split(" ".join(text.split())):
         if sentences and not _ENDS.search(sentences[-1]):
             sentences[-1] += f" {part}"
         else:

@@ -23,7 +23,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.errors import SettingsError, reason
 from memagent.prompts.thoughts import without_thought
 from memagent.storage import write_in_place
-from memagent.tasks.corpora import open_text, parse_row, read_rows
+from memagent.tasks.corpora import open_text, parse_row, read_rows, read_text
 from memagent.tasks.recipe import ABSENT_ANSWERS, count_long, number_documents
 from memagent.tasks.scoring import score_reply
 from memagent.types import Engine, Example, Message, Sampling, TokenCounter
@@ -72,11 +72,7 @@ def load_examples(path: str | Path, count_tokens: TokenCounter | None = None) ->
 def load_example(path: str | Path) -> Example:
     """The example of a file that holds a single JSON object. Raises `SettingsError` if it is none."""
     path = Path(path)
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {reason(error)}") from error
-    return example_of(parse_row(text, path, 1), path)
+    return example_of(parse_row(read_text(path), path, 1), path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,29 +41,26 @@ def tasks() -> list[Task]:
     return [
         Task(
             f"longbench_{subset}",
-            partial(make, subset, room),
+            partial(make, subset),
             "rouge_l" if subset in _SUMMARIES else "f1",
             room,
             corpus="longbench",
-            questions=partial(_count, subset),
+            questions=partial(_load, subset),
             own_lengths=True,
         )
         for subset, (room, _) in _SUBSETS.items()
     ]
 
 
-def make(subset: str, answer_tokens: int, recipe: Recipe, index: int) -> Example:
+def make(subset: str, recipe: Recipe, index: int) -> Example:
     """Row `index` of a subset. Raises `SettingsError` if there is no such row, or a length is asked for."""
-    draft = Draft(f"longbench_{subset}", answer_tokens, recipe, index)
+    room, asked = _SUBSETS[subset]
+    draft = Draft(f"longbench_{subset}", room, recipe, index)
     row = draft.pick(partial(_load, subset))
     question = str(row.get("question", row.get("input")) or "")
-    problem = f"{question}\n\n{_SUBSETS[subset][1]}".strip()
+    problem = f"{question}\n\n{asked}".strip()
     tokens = count_long(row["context"], recipe.count_tokens)
     return draft.example(problem, row["context"], tuple(row["answers"]), tokens)
-
-
-def _count(subset: str, corpora: Corpora) -> int:
-    return len(_load(subset, corpora))
 
 
 def _load(subset: str, corpora: Corpora) -> tuple[dict[str, Any], ...]:

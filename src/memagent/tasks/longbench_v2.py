@@ -31,7 +31,7 @@ def tasks() -> list[Task]:
             "choice",
             _ANSWER_TOKENS,
             corpus="longbench_v2",
-            questions=partial(_count, length),
+            questions=partial(_load, length),
             own_lengths=True,
         )
         for length in _LENGTHS
@@ -49,10 +49,6 @@ def make(length: str, recipe: Recipe, index: int) -> Example:
     )
     tokens = count_long(row["context"], recipe.count_tokens)
     return draft.example(problem, row["context"], (row["answer"],), tokens)
-
-
-def _count(length: str, corpora: Corpora) -> int:
-    return len(_load(length, corpora))
 
 
 def _load(length: str, corpora: Corpora) -> tuple[dict[str, Any], ...]:

@@ -16,7 +16,7 @@ from memagent.documents.files import FileState
 from memagent.errors import SettingsError, reason
 from memagent.tasks.corpora import Corpus, read_rows
 from memagent.tasks.files import question_of
-from memagent.text import SENTENCE_END
+from memagent.text import SENTENCE_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _sentence(context: str, answer: dict[str, Any]) -> str:
     at = context.find(answer["text"], answer.get("answer_start", 0))
     if at < 0 or not answer["text"].strip():
         return context
-    ends = [match.start() for match in SENTENCE_END.finditer(context)]
+    ends = [match.start() for match in SENTENCE_GAP.finditer(context)]
     start = max((end + 1 for end in ends if end < at), default=0)
     least = at + len(answer["text"])
     return context[start : min((end for end in ends if end >= least), default=len(context))].strip()

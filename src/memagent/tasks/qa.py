@@ -45,8 +45,8 @@ def tasks() -> list[Task]:
 
 
 def _task(name: str, corpus: str, scorer: str, documents: tuple[int, ...]) -> Task:
-    def questions(corpora: Corpora) -> int:
-        return len(load_passages(corpora.find(corpus), corpora.questions).questions)
+    def questions(corpora: Corpora) -> Sequence[Question]:
+        return load_passages(corpora.find(corpus), corpora.questions).questions
 
     return Task(name, partial(make, name, corpus), scorer, _ANSWER_TOKENS, documents, corpus, True, questions)
 

@@ -77,7 +77,7 @@ class Task:
 
     `scorer` is a key of `SCORERS`; `answer_tokens` the room that an answer needs; `documents` the usual sizes
     in documents, if it has any; `corpus` the name of what it is made from; `can_be_absent` whether
-    `Recipe.absent` applies; `questions` counts the available examples, if the corpora limit them;
+    `Recipe.absent` applies; `questions` are those of the corpora, if these limit the examples;
     `own_lengths` whether its documents are what they are, so that no size can be asked for.
     """
 
@@ -88,7 +88,7 @@ class Task:
     documents: tuple[int, ...] = ()
     corpus: str | None = None
     can_be_absent: bool = False
-    questions: Callable[[Corpora], int] | None = None
+    questions: Callable[[Corpora], Sequence[Any]] | None = None
     own_lengths: bool = False
 
     @property
@@ -101,7 +101,7 @@ class Task:
 
         Raises `SettingsError` if more are requested than there are.
         """
-        most = self.questions(corpora) if self.questions else None
+        most = len(self.questions(corpora)) if self.questions else None
         if requested is None:
             return usual if most is None else min(usual, most)
         if most is not None and requested > most:

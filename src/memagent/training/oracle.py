@@ -23,14 +23,14 @@ from memagent.tasks import TASKS
 from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.scoring import is_absent, substring_match
 from memagent.tasks.words import CODED_NOISE
-from memagent.text import SENTENCE_END
+from memagent.text import SENTENCE_GAP
 from memagent.types import Completion, Engine, Example, Message, Model, Sampling, TokenCounter, Usage
 
 REFUSAL = f"The memory {ABSENT_ANSWERS[0]}."
 """The answer if the memory does not hold one."""
 
 _CHUNK = "\ue000chunk\ue000"  # stands for the chunk when prompts are compared; occurs in no document
-_SENTENCE_ENDS = re.compile(rf"{SENTENCE_END.pattern}|\n+")
+_SENTENCE_ENDS = re.compile(rf"{SENTENCE_GAP.pattern}|\n+")
 _MIN_PIECE = 0.5  # of a sentence: a smaller piece, at a chunk's border, does not show what it is about
 _TALLIED = {"cwe": re.compile(r"\s*\d+\.(?:\s+|$)"), "fwe": re.compile(r"\s+")}
 _TALLY_TIMES = 4  # times as many words are counted as asked for: lower ranks may still rise

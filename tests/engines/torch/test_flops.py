@@ -10,15 +10,14 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
-from benchmark_modules import BENCHMARKS, load_benchmark  # noqa: E402
+from benchmark_modules import load_benchmark  # noqa: E402
 from memagent import Usage  # noqa: E402
 
 
 @pytest.mark.parametrize(
     ("config", "model"), [(LlamaConfig, LlamaForCausalLM), (Qwen2Config, Qwen2ForCausalLM)]
 )
-def test_a_prompt_takes_what_pytorch_counts(config: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def test_a_prompt_takes_what_pytorch_counts(config: Any, model: Any) -> None:
     small_config = config(
         hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=160, vocab_size=500, attn_implementation="eager",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_modules import BENCHMARKS, load_benchmark
+from benchmark_modules import load_benchmark
 from memagent.documents.opening import Document, open_document, text_document
 from memagent.engines import ScriptedEngine
 from memagent.engines.wrappers import Wrapper
@@ -278,8 +278,7 @@ def test_columns_with_the_names_of_the_fields_need_no_model(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("corpus", ["invoices", "minutes", "log"])
-def test_a_perfect_model_has_all_questions_right(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def test_a_perfect_model_has_all_questions_right(corpus: str) -> None:
     bench = load_benchmark("tally_corpora")
     text, records = bench.make(bench.CORPORA[corpus], 6000, 40)
     questions = bench.questions(bench.CORPORA[corpus], records)
@@ -328,6 +327,13 @@ def test_stopped_twenty_times_it_has_the_same_table_and_pays_nothing_twice(tmp_p
     assert sum(prompt_counts.values()) == whole.progress.spent.calls and read.progress.recalled >= 20
     again, _ = tally(Failing(0, prompt_counts), document, trace=tmp_path / "a.jsonl", resume=True)
     assert again.result.table == whole.result.table
+
+
+def test_more_calls_side_by_side_continue_the_same_journal(tmp_path: Path) -> None:
+    trace = {"trace": tmp_path / "a.jsonl", "resume": True}
+    read, _ = tally(ScriptedEngine(replies(), calls=1), **trace)
+    again, _ = tally(ScriptedEngine(replies(), calls=3), **trace)
+    assert again.answer == read.answer and again.progress.spent.calls == again.progress.recalled
 
 
 def test_a_screened_read_says_how_much_it_passed_over() -> None:

@@ -6,8 +6,9 @@ import codecs
 import re
 from typing import Any
 
+from memagent.text import SOFT_HYPHEN
+
 PAGE_END = "\f"
-SOFT_HYPHEN = "\xad"
 REMARK = "\x1e"
 """Stands before and after a remark in a converted text, and nowhere else in it."""
 

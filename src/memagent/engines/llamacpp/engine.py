@@ -31,6 +31,7 @@ from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.engines.refusals import Refusal, RefusedError
 from memagent.errors import EngineError, SettingsError, reason
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
+from memagent.text import sendable
 from memagent.types import Completion, Message, Model, Sampling
 
 # A cancelled call ends with the current batch, which llama.cpp would make four times as long. On a CPU,
@@ -110,8 +111,7 @@ class Loopback:
 
     def count(self, text: str) -> int:
         """Count the tokens of a text, taking special tokens in it as plain text. Raises `EngineError`."""
-        whole = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
-        body = {"content": whole, "add_special": False, "parse_special": False}
+        body = {"content": sendable(text), "add_special": False, "parse_special": False}
         return len(self._post("/tokenize", body)["tokens"])
 
     def wait_until_ready(self) -> None:

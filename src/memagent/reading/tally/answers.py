@@ -11,7 +11,7 @@ from typing import Any
 
 from memagent.reading.tally.counting import QueryResult, Table, Value, count
 from memagent.reading.tally.names import same_names
-from memagent.reading.tally.plan import CURRENCY, MEASURED, Plan
+from memagent.reading.tally.plan import CURRENCY, MEASURED, Field, Plan
 from memagent.reading.tally.rows import Row
 from memagent.reading.tally.values import Meaning, date_order, parse
 
@@ -42,18 +42,13 @@ class Coverage:
     def __str__(self) -> str:
         rows, read = _several(self.rows, "row"), self.chunks - self.passed_over - self.failed
         text = f"Counted from {rows}, in {read:,} of {_several(self.chunks, 'chunk')}"
-        notes = {
-            "{} could not be read, so rows may be missing": self.failed,
-            "{} passed over": self.passed_over,
-            "{} refused, as the text states too little of them": self.refused,
-            "{} not understood, so left out": self.unparsed,
-        }
-        nouns = ("chunk", "chunk", "row", "value")
-        remarks = [
-            form.format(_several(number, noun))
-            for (form, number), noun in zip(notes.items(), nouns, strict=True)
-            if number
-        ]
+        notes = (
+            (self.failed, "chunk", "could not be read, so rows may be missing"),
+            (self.passed_over, "chunk", "passed over"),
+            (self.refused, "row", "refused, as the text states too little of them"),
+            (self.unparsed, "value", "not understood, so left out"),
+        )
+        remarks = [f"{_several(number, noun)} {remark}" for number, noun, remark in notes if number]
         return "; ".join([text, *remarks]) + "."
 
 
@@ -61,7 +56,7 @@ def answer(
     plan: Plan, rows: Sequence[Row], coverage: Coverage, exact_names: bool
 ) -> tuple[str, dict[str, Any]]:
     """The answer in words, and the table that it comes from, as JSON. Blocks. Raises `SettingsError`."""
-    meanings = {field.name: _meanings(plan, rows, field.name) for field in plan.fields}
+    meanings = {field.name: _meanings(field, rows) for field in plan.fields}
     names = dict[str, dict[str, str]]()
     for field in plan.fields:
         if field.type == "text" and not exact_names:
@@ -101,9 +96,9 @@ def answer(
     return "\n\n".join([text, " ".join(notes)]), table
 
 
-def _meanings(plan: Plan, rows: Sequence[Row], name: str) -> list[Meaning | None]:
+def _meanings(field: Field, rows: Sequence[Row]) -> list[Meaning | None]:
     """What the values of a field mean; None where a row has none."""
-    kind = next(field.type for field in plan.fields if field.name == name)
+    kind, name = field.type, field.name
     order = date_order(row.values[name] for row in rows if name in row.values) if kind == "date" else ""
     return [parse(kind, row.values[name], order) if name in row.values else None for row in rows]
 

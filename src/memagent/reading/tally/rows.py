@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from memagent.reading.sources import Source, file_span, source_at
+from memagent.reading.sources import Source, Span, file_spans, source_at
 from memagent.reading.tally.borders import sure_borders
 from memagent.reading.tally.plan import Plan, find_objects
 from memagent.reading.tally.values import NOTHING, find_all, fold
@@ -24,8 +24,6 @@ MAX_ROWS = 200
 
 MAX_QUOTE = 1500
 """The longest passage that a row may rest on, in characters: what is further apart is no one statement."""
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +128,9 @@ def _key(values: Mapping[str, str]) -> str:
 
 def _texts_of(chunk: Chunk) -> Iterator[tuple[int, str, list[int]]]:
     """What a chunk has of each file: where it begins in the whole document, the text, and its borders."""
-    start = chunk.start
-    while start < chunk.end:
-        end = file_span(chunk, start)[1]
+    for start, end in file_spans(chunk):
         text = chunk.text[start - chunk.start : end - chunk.start]
         yield start, text, sure_borders(text)
-        start = end
 
 
 def _locate(

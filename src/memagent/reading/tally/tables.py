@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from memagent.documents.chunking import cut_at
-from memagent.documents.cutting import BAR, TABLE_HEAD, is_separated
+from memagent.documents.cutting import TABLE_HEAD, is_separated, row_cells
 from memagent.reading.sources import HEADING, source_at
 from memagent.reading.tally.plan import Plan, find_objects
 from memagent.reading.tally.rows import Row
@@ -154,5 +154,4 @@ def _lines(chunk: Chunk, begin: int) -> Iterator[Line]:
 
 
 def _cells(line: str) -> list[str]:
-    cells = BAR.split(line.strip().removeprefix("|").removesuffix("|"))
-    return [cell.strip().replace("\\|", "|") for cell in cells]
+    return [cell.strip().replace("\\|", "|") for cell in row_cells(line)]

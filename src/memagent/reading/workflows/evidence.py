@@ -57,18 +57,15 @@ async def evidence(reading: Reading, chunks: Chunks, memory: str = "") -> Conver
     """
     excerpts_of(memory)
 
+    def change(chunk: Chunk, reply: str, memory: str, prompts: Prompts) -> MemoryChange:
+        text = prompts.restore(without_thought(reply))
+        excerpts, refused = edit(excerpts_of(memory), text, chunk)
+        fitting = fit(excerpts, reading.fits_memory)
+        given_up = len(excerpts) - len(fitting)
+        return MemoryChange("replace", memory_of(fitting), refused=refused, given_up=given_up)
+
     def read(chunk: Chunk, memory: str) -> Conversations:
-        async def read_reply(reply: str, memory: str, prompts: Prompts) -> MemoryChange:
-            text = prompts.restore(without_thought(reply))
-            return await asyncio.to_thread(apply, text, memory)
-
-        def apply(reply: str, memory: str) -> MemoryChange:
-            excerpts, refused = edit(excerpts_of(memory), reply, chunk)
-            fitting = fit(excerpts, reading.fits_memory)
-            given_up = len(excerpts) - len(fitting)
-            return MemoryChange("replace", memory_of(fitting), refused=refused, given_up=given_up)
-
-        return reading.update(chunk, memory, read_reply)
+        return reading.update(chunk, memory, lambda *reply: asyncio.to_thread(change, chunk, *reply))
 
     async with aclosing(in_turn(reading, chunks, memory, read)) as turns:
         async for updates in turns:

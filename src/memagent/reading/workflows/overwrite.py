@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-
 from memagent.prompts import OVERWRITE
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.replies import read_overwrite
 from memagent.reading.workflow import Workflow
-from memagent.types import Chunk, Conversation
 
 
-async def overwrite(
-    reading: Reading, chunks: AsyncIterator[Chunk], memory: str = ""
-) -> AsyncGenerator[Conversation, None]:
+async def overwrite(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read all chunks, rewriting the memory at each, then answer from the memory alone."""
     async for chunk in chunks:
         async for update in reading.update(chunk, memory, read_overwrite):

@@ -47,7 +47,7 @@ async def parallel(reading: Reading, chunks: Chunks, memory: str = "") -> Conver
         read = fresh = 0
         async with aclosing(_round(reading, source, gathering)) as conversations:
             async for conversation, is_new in conversations:
-                read += conversation.kind == "update" and conversation.chunk_index is not None
+                read += conversation.chunk_index is not None
                 fresh += is_new
                 yield conversation
         if not fresh or read == 1:

@@ -47,8 +47,8 @@ _FORECAST = Plan(row="any", fields=(RowField(name="value"),), sql="SELECT COUNT(
 class Tallying(Options):
     """How rows are counted."""
 
-    plan: str | None = Field(
-        default=None, description="the plan of a tally, as TOML; a forecast of `memagent tally` shows one"
+    plan: str = Field(
+        default="", description="the plan of a tally, as TOML; a forecast of `memagent tally` shows one"
     )
     exact_names: bool = Field(
         default=False, description="whether names that are written differently differ (tally)"

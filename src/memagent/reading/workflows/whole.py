@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from pydantic import Field
@@ -21,7 +21,7 @@ from memagent.reading.locating import hardly_names
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflow import Workflow
 from memagent.settings import Options, Positive
-from memagent.types import ESTIMATE, Chunk, Conversation, TokenCounter
+from memagent.types import ESTIMATE, Conversation, TokenCounter
 
 _DOUBT = {"doubt": AUTO.own["doubt"]}
 PROMPTS = Prompts(update=NO_UPDATE, answer=WHOLE, own=_DOUBT)
@@ -103,12 +103,12 @@ def head_and_tail(text: str, room_tokens: int, count_tokens: TokenCounter, heads
     return text[:head] + LEFT_OUT + _head_above(heads, start) + text[start:]
 
 
-def _join_chunks(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHeads]:
+async def _gather(chunks: Chunks, memory: str) -> tuple[str, FileHeads]:
     """The text of chunks, after a memory to start from, and where in it the names of files stand."""
     texts = [f"{memory}\n\n" if memory else ""]
     heads: list[tuple[int, str]] = []
     length, file = len(texts[0]), ("", 0)
-    for chunk in chunks:
+    async for chunk in chunks:
         for part in chunk.parts:
             if part.head and (part.source, part.offset) != file:  # otherwise the file continues
                 head, file = part.head.lstrip("\n"), (part.source, part.offset)
@@ -120,10 +120,6 @@ def _join_chunks(chunks: Iterable[Chunk], memory: str = "") -> tuple[str, FileHe
             texts.append(chunk.text_of(part))
             length += len(texts[-1])
     return "".join(texts), heads
-
-
-async def _gather(chunks: Chunks, memory: str) -> tuple[str, FileHeads]:
-    return _join_chunks([chunk async for chunk in chunks], memory)
 
 
 def _head_above(heads: FileHeads, offset: int) -> str:

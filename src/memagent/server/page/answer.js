@@ -1,54 +1,56 @@
-// The answer, and where the text says it. `guide` tells the place of a source in words, and opens it.
+// The answer, and where the text says it. `guide` describes the place of a source in words, and opens it.
 
 import { markdown } from "./markdown.js";
-import { element, made, shown } from "./view.js";
+import { element, formatNumber, makeElement } from "./view.js";
 
 const UNSUPPORTED = "The text does not say so in these words.";
 const NEAREST = "Nearest passage, other words:";
 const ORDINAL = /^\d{1,3}[.)]$/; // of a list: no statement, although a full stop ends it
 
-/** The answer once, with numbers that lead to its sources; what is told instead while there is none. */
+/** Show the answer once, with numbers that lead to its sources; while there is none, the text of `waiting`. */
 export function showAnswer(trace, waiting, guide) {
   element("answer-title").hidden = trace.answer === null;
   const box = element("answer");
   if (trace.answer === null) {
-    box.replaceChildren(made("p", waiting.text, { class: waiting.failed ? "alert" : "quiet" }));
+    box.replaceChildren(makeElement("p", waiting.text, { class: waiting.failed ? "alert" : "quiet" }));
   } else if (!trace.found) {
-    box.replaceChildren(made("p", trace.answer, { class: "quiet" }));
+    box.replaceChildren(makeElement("p", trace.answer, { class: "quiet" }));
   } else {
-    const statements = (trace.statements ?? []).filter((it) => !ORDINAL.test(it.text));
-    const passages = numbered(statements);
+    const statements = (trace.statements ?? []).filter(({ text }) => !ORDINAL.test(text));
+    const passages = numberPassages(statements);
     const marks = statements.length > 1 ? marksOf(trace.answer, statements, passages, guide) : [];
-    const said = made("div", markdown(trace.answer, marks), { class: "said" });
-    const beside = statements.length ? [sourcesOf(statements, passages, guide)] : [];
-    box.replaceChildren(said, ...beside);
+    const answer = makeElement("div", markdown(trace.answer, marks), { class: "said" });
+    const sources = statements.length ? [sourcesOf(statements, passages, guide)] : [];
+    box.replaceChildren(answer, ...sources);
   }
 }
 
-/** Where the memory's statements come from, as it is at the end of the read so far. */
+/** Show where the memory's statements come from, as it is at the end of the read so far. */
 export function showRemembered(trace, guide) {
   const { remembered } = trace;
   element("remembered-section").hidden = !remembered.length;
-  const supported = remembered.filter((it) => it.source).length;
-  element("remembered-facts").textContent = `${shown(supported)} of ${shown(remembered.length)} with a source`;
-  const items = remembered.map((it) => {
-    const told = passagesOf(it).flatMap((passage) => described(passage, guide));
-    if (!told.length) told.push(made("span", UNSUPPORTED, { class: "quiet" }));
-    return made("li", [made("span", it.text), ...told], it.source ? {} : { class: "unsupported" });
+  const supported = formatNumber(remembered.filter(({ source }) => source).length);
+  element("remembered-facts").textContent = `${supported} of ${formatNumber(remembered.length)} with a source`;
+  const items = remembered.map((statement) => {
+    const nodes = passagesOf(statement).flatMap((passage) => describePassage(passage, guide));
+    if (!nodes.length) nodes.push(makeElement("span", UNSUPPORTED, { class: "quiet" }));
+    const attributes = statement.source ? {} : { class: "unsupported" };
+    return makeElement("li", [makeElement("span", statement.text), ...nodes], attributes);
   });
   element("remembered").replaceChildren(...items);
 }
 
 /** Where the text says a statement; if nowhere, the passages nearest to it. */
 function passagesOf({ text, source, nearest }) {
-  return source ? [{ text, source }] : nearest.map((it) => ({ text, source: it, isNear: true }));
+  return source ? [{ text, source }] : nearest.map((passage) => ({ text, source: passage, isNear: true }));
 }
 
-/** The passages of statements by their places, each with its number. */
-function numbered(statements) {
+/** The passages of statements by their keys, each with its number. */
+function numberPassages(statements) {
   const passages = new Map();
-  for (const it of statements.flatMap(passagesOf)) {
-    if (!passages.has(keyOf(it))) passages.set(keyOf(it), { ...it, number: passages.size + 1 });
+  for (const passage of statements.flatMap(passagesOf)) {
+    const key = keyOf(passage);
+    if (!passages.has(key)) passages.set(key, { ...passage, number: passages.size + 1 });
   }
   return passages;
 }
@@ -60,48 +62,51 @@ function keyOf({ source, isNear }) {
 /** The numbers of the passages, to stand behind the statements of an answer. */
 function marksOf(answer, statements, passages, guide) {
   const marks = [];
-  let place = 0;
+  let offset = 0;
   for (const statement of statements) {
-    const start = answer.indexOf(statement.text, place);
+    const start = answer.indexOf(statement.text, offset);
     if (start < 0) continue;
-    place = start + statement.text.length;
-    for (const it of passagesOf(statement)) {
-      const { number } = passages.get(keyOf(it));
-      const label = `${it.isNear ? "Nearest passage" : "Source"} ${number}`;
-      const button = made("button", String(number), { type: "button", class: "link", "aria-label": label });
-      marks.push({ place, node: made("sup", opening(button, it.source, guide)) });
+    offset = start + statement.text.length;
+    for (const passage of passagesOf(statement)) {
+      const { number } = passages.get(keyOf(passage));
+      const label = `${passage.isNear ? "Nearest passage" : "Source"} ${number}`;
+      const attributes = { type: "button", class: "link", "aria-label": label };
+      const button = makeElement("button", String(number), attributes);
+      marks.push({ offset, node: makeElement("sup", openOnClick(button, passage.source, guide)) });
     }
   }
   return marks;
 }
 
 function sourcesOf(statements, passages, guide) {
-  const items = [...passages.values()].map((it) => made("li", described(it, guide)));
-  const bare = statements.filter((it) => !passagesOf(it).length).length;
-  const told = bare === statements.length ? UNSUPPORTED : `Without a number: ${lowered(UNSUPPORTED)}`;
-  return made("aside", [
-    ...(items.length ? [made("ol", items, statements.length > 1 ? {} : { class: "single" })] : []),
-    ...(bare ? [made("p", told, { class: "unsupported quiet" })] : []),
+  const items = [...passages.values()].map((passage) => makeElement("li", describePassage(passage, guide)));
+  const bare = statements.filter((statement) => !passagesOf(statement).length).length;
+  const remark = bare === statements.length ? UNSUPPORTED : `Without a number: ${lowerFirst(UNSUPPORTED)}`;
+  return makeElement("aside", [
+    ...(items.length ? [makeElement("ol", items, statements.length > 1 ? {} : { class: "single" })] : []),
+    ...(bare ? [makeElement("p", remark, { class: "unsupported quiet" })] : []),
   ], { class: "sources", "aria-label": "Sources" });
 }
 
-/** What a passage says, if not the statement word for word, and where. */
-function described({ text, source, isNear }, guide) {
-  const kind = isNear ? [made("span", NEAREST, { class: "kind" })] : [];
-  const quoted = bared(source.excerpt) === bared(text) ? [] : [made("q", source.excerpt)];
-  const place = made("button", guide.tell(source), { type: "button", class: "link", title: "Show in the text" });
-  return [...kind, ...quoted, opening(place, source, guide)];
+/** The nodes for a passage: what it says, if not the statement word for word, and where. */
+function describePassage({ text, source, isNear }, guide) {
+  const kind = isNear ? [makeElement("span", NEAREST, { class: "kind" })] : [];
+  const isSame = stripMarkup(source.excerpt) === stripMarkup(text);
+  const quote = isSame ? [] : [makeElement("q", source.excerpt)];
+  const attributes = { type: "button", class: "link", title: "Show in the text" };
+  const button = makeElement("button", guide.describe(source), attributes);
+  return [...kind, ...quote, openOnClick(button, source, guide)];
 }
 
-function opening(button, source, guide) {
+function openOnClick(button, source, guide) {
   button.addEventListener("click", () => guide.open(source));
   return button;
 }
 
-function bared(text) {
+function stripMarkup(text) {
   return text.replace(/[*_`]/g, "").replace(/\s+/g, " ").trim();
 }
 
-function lowered(sentence) {
+function lowerFirst(sentence) {
   return sentence[0].toLowerCase() + sentence.slice(1);
 }

@@ -3,7 +3,7 @@
 import { KeyNeeded, Server } from "./server.js";
 import { Characters } from "./text.js";
 import { Trace } from "./trace.js";
-import { counted, duration, element, made, shown } from "./view.js";
+import { element, formatCount, formatDuration, formatNumber, makeElement } from "./view.js";
 
 const STATES = {
   done: "",
@@ -15,9 +15,9 @@ const STATES = {
 
 /** Asks by the forms on the page, and shows the reads of a server on a screen. */
 export class Asking {
-  /** `trying` does something that may fail; `say` tells what goes on. */
-  constructor(screen, trying, say) {
-    Object.assign(this, { screen, trying, say, server: new Server(), watching: null, id: null, read: null });
+  /** `attempt` does something that may fail; `say` reports what goes on. */
+  constructor(screen, attempt, say) {
+    Object.assign(this, { screen, attempt, say, server: new Server(), controller: null, id: null, read: null });
     element("start-title").textContent = "Ask a long document";
     element("start-text").textContent =
       "The model reads it from beginning to end, however long it is, and shows where the answer comes from.";
@@ -26,7 +26,7 @@ export class Asking {
     element("ask-key").value = this.server.key;
     element("ask-key").addEventListener("change", (event) => {
       this.server.key = event.target.value;
-      this.trying(() => this.follow());
+      this.attempt(() => this.follow());
     });
     this.button("again", () => this.leave());
     this.button("stop", () => this.server.change(this.id, "cancel"));
@@ -36,11 +36,11 @@ export class Asking {
     });
     this.form("ask", () => this.start());
     this.form("more", () => this.askAgain());
-    addEventListener("hashchange", () => this.trying(() => this.follow()));
+    addEventListener("hashchange", () => this.attempt(() => this.follow()));
   }
 
   button(id, work) {
-    element(id).addEventListener("click", () => this.trying(work));
+    element(id).addEventListener("click", () => this.attempt(work));
   }
 
   /** Have a form do its work, and nothing twice. */
@@ -49,7 +49,7 @@ export class Asking {
     element(id).addEventListener("submit", async (event) => {
       event.preventDefault();
       submit.disabled = true;
-      await this.trying(work);
+      await this.attempt(work);
       submit.disabled = false;
     });
   }
@@ -75,12 +75,12 @@ export class Asking {
     const files = [...element("ask-files").files];
     const problem = element("ask-problem").value;
     const send = () => this.server.start(problem, element("ask-text").value, files, options());
-    await this.show(await this.needingKey(send));
+    await this.show(await this.withKey(send));
   }
 
   /** Read the document of the read that is shown once more, in the same way. */
   async askAgain() {
-    const read = await this.server.again(this.read, element("more-problem").value);
+    const read = await this.server.startAgain(this.read, element("more-problem").value);
     element("more-problem").value = "";
     await this.show(read);
   }
@@ -102,7 +102,7 @@ export class Asking {
   }
 
   /** Do something that needs an API key, and ask for one that is missing. */
-  async needingKey(work) {
+  async withKey(work) {
     try {
       return await work();
     } catch (error) {
@@ -113,10 +113,11 @@ export class Asking {
 
   /** The reads that there are, and the model. */
   async list() {
-    const { data } = await this.needingKey(() => this.server.ask("reads?limit=20"));
+    const { data } = await this.withKey(() => this.server.ask("reads?limit=20"));
     const rows = data.map((read) => {
-      const link = made("a", read.problem.slice(0, 200), { href: `#${read.id}` });
-      return made("li", [link, made("span", `${read.state}, ${read.documents.join(", ")}`, { class: "quiet" })]);
+      const link = makeElement("a", read.problem.slice(0, 200), { href: `#${read.id}` });
+      const state = makeElement("span", `${read.state}, ${read.documents.join(", ")}`, { class: "quiet" });
+      return makeElement("li", [link, state]);
     });
     element("reads").hidden = !rows.length;
     element("reads-list").replaceChildren(...rows);
@@ -135,7 +136,7 @@ export class Asking {
 
   /** The page shows something else now; the read goes on. */
   forget() {
-    this.watching?.abort();
+    this.controller?.abort();
     this.id = null;
     for (const id of ["stop", "resume", "again", "more"]) element(id).hidden = true;
   }
@@ -143,11 +144,11 @@ export class Asking {
   /** Show a read from its beginning, and what comes as it goes on. */
   async watch(id) {
     this.forget();
-    const watching = new AbortController();
-    Object.assign(this, { id, watching });
+    const controller = new AbortController();
+    Object.assign(this, { id, controller });
     history.replaceState(null, "", `#${id}`);
-    const { signal } = watching;
-    const read = await this.needingKey(() => this.server.ask(`reads/${id}`, { signal }));
+    const { signal } = controller;
+    const read = await this.withKey(() => this.server.ask(`reads/${id}`, { signal }));
     const trace = traceOf(read);
     this.screen.open(trace, null, STATES[read.state], ["queued", "running"].includes(read.state));
     this.fetchText(id, signal);
@@ -156,10 +157,10 @@ export class Asking {
     for await (const [name, data] of this.server.events(id, signal)) {
       if (name === "conversation") {
         trace.add({ type: "conversation", ...data });
-        this.screen.grown();
+        this.screen.update();
       } else if (name === "progress") {
         trace.remembered = data.statements ?? [];
-        this.screen.grown();
+        this.screen.update();
         this.say(progressLine(data));
       } else if (name === "lost") {
         this.say(data);
@@ -171,7 +172,7 @@ export class Asking {
   /** Fetch the text that is read, to show each chunk beside its memory. */
   async fetchText(id, signal) {
     try {
-      const reply = await this.server.fetched(`reads/${id}/text`, { signal });
+      const reply = await this.server.request(`reads/${id}/text`, { signal });
       const text = new Characters(await reply.text());
       if (this.id === id) this.screen.setText(text);
     } catch (error) {
@@ -204,12 +205,14 @@ export class Asking {
 /** The options that were set, under the names that the server knows. */
 function options() {
   const fields = element("options").querySelectorAll("select, input");
-  const set = [...fields].filter((it) => it.value);
-  return Object.fromEntries(set.map((it) => [it.name, it.type === "number" ? it.valueAsNumber : it.value]));
+  const entries = [...fields]
+    .filter((field) => field.value)
+    .map((field) => [field.name, field.type === "number" ? field.valueAsNumber : field.value]);
+  return Object.fromEntries(entries);
 }
 
 function traceOf(read) {
-  const trace = new Trace(read.id);
+  const trace = new Trace();
   const document = { sources: read.documents };
   const { problem, workflow, takes_notes } = read;
   trace.add({ type: "header", problem, memory: "", document, workflow, takes_notes });
@@ -218,12 +221,12 @@ function traceOf(read) {
 
 function progressLine(progress) {
   if (progress.state) return STATES[progress.state] ?? progress.state;
-  const all = progress.chunks_in_all && !progress.done ? ` of about ${shown(progress.chunks_in_all)}` : "";
-  const parts = [`${counted(progress.chunks, "chunk")}${all}`];
-  if (progress.passed_over) parts.push(`${shown(progress.passed_over)} passed over`);
-  if (progress.passes > 1) parts.push(`again ${shown(progress.reread)} of ${shown(progress.to_reread)}`);
-  parts.push(`${shown(progress.prompt_tokens)} + ${shown(progress.completion_tokens)} tokens`);
-  if (progress.cost !== null) parts.push(`cost ${shown(progress.cost, 4)}`);
-  if (progress.seconds_left) parts.push(`${duration(progress.seconds_left)} left`);
+  const all = progress.chunks_in_all && !progress.done ? ` of about ${formatNumber(progress.chunks_in_all)}` : "";
+  const parts = [`${formatCount(progress.chunks, "chunk")}${all}`];
+  if (progress.passed_over) parts.push(`${formatNumber(progress.passed_over)} passed over`);
+  if (progress.passes > 1) parts.push(`again ${formatNumber(progress.reread)} of ${formatNumber(progress.to_reread)}`);
+  parts.push(`${formatNumber(progress.prompt_tokens)} + ${formatNumber(progress.completion_tokens)} tokens`);
+  if (progress.cost !== null) parts.push(`cost ${formatNumber(progress.cost, 4)}`);
+  if (progress.seconds_left) parts.push(`${formatDuration(progress.seconds_left)} left`);
   return parts.join(" · ");
 }

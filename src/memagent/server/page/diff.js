@@ -2,8 +2,8 @@
 
 const SENTENCE_BORDER = /(?=\S)(?<=[.!?…]["'”’»)\]]*\s+|\n\s*|[。！？])/;
 const WORDS = /[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[\p{L}\p{M}\p{N}_]+|\s+|[^]/gu;
-const MOST_CELLS = 1_500_000; // of the table: what exceeds it counts as rewritten
-const LEAST_COMMON = 0.4; // of two texts, so that words are worth comparing
+const MAX_CELLS = 1_500_000; // of the table: what exceeds it counts as rewritten
+const MIN_COMMON = 0.4; // of two texts, so that words are worth comparing
 
 /** The sentences of a text; joined, they are the text. */
 export function sentencesOf(text) {
@@ -13,12 +13,12 @@ export function sentencesOf(text) {
 /** How many characters of sentences were added and removed. */
 export function changeSize(before, after) {
   if (before === after) return { added: 0, removed: 0 };
-  const old = new Set(sentencesOf(before).map((it) => it.trim()));
-  const fresh = new Set(sentencesOf(after).map((it) => it.trim()));
+  const old = new Set(sentencesOf(before).map((sentence) => sentence.trim()));
+  const fresh = new Set(sentencesOf(after).map((sentence) => sentence.trim()));
   let added = 0;
   let removed = 0;
-  for (const it of fresh) if (!old.has(it)) added += it.length;
-  for (const it of old) if (!fresh.has(it)) removed += it.length;
+  for (const sentence of fresh) if (!old.has(sentence)) added += sentence.length;
+  for (const sentence of old) if (!fresh.has(sentence)) removed += sentence.length;
   return { added, removed };
 }
 
@@ -30,7 +30,7 @@ export function diff(before, after) {
   const pieces = [];
   for (const [same, removed, added] of runs(sentencesOf(before), sentencesOf(after))) {
     push(pieces, "same", same);
-    for (const piece of rewritten(removed, added)) push(pieces, piece.kind, piece.text);
+    for (const piece of compareWords(removed, added)) push(pieces, piece.kind, piece.text);
   }
   return pieces;
 }
@@ -42,8 +42,8 @@ function push(pieces, kind, text) {
   else pieces.push({ kind, text });
 }
 
-/** A stretch that was replaced: word by word if much of it stayed, else as a whole. */
-function rewritten(removed, added) {
+/** The pieces of a stretch that was replaced: word by word if much of it stayed, else as a whole. */
+function compareWords(removed, added) {
   const whole = [{ kind: "removed", text: removed }, { kind: "added", text: added }];
   if (!removed || !added) return whole;
   const pieces = [];
@@ -54,14 +54,14 @@ function rewritten(removed, added) {
     push(pieces, "removed", out);
     push(pieces, "added", into);
   }
-  return common >= LEAST_COMMON * Math.min(removed.length, added.length) ? pieces : whole;
+  return common >= MIN_COMMON * Math.min(removed.length, added.length) ? pieces : whole;
 }
 
 /** Triples of text: what is the same, then what was removed and added behind it. */
 function runs(old, fresh) {
   const ids = new Map();
-  const idOf = (it) => {
-    const key = it.trim();
+  const idOf = (text) => {
+    const key = text.trim();
     if (!ids.has(key)) ids.set(key, ids.size);
     return ids.get(key);
   };
@@ -72,21 +72,21 @@ function runs(old, fresh) {
   let last = 0;
   const most = Math.min(left.length, right.length) - first;
   while (last < most && left[left.length - 1 - last] === right[right.length - 1 - last]) last += 1;
-  const found = [[fresh.slice(0, first).join(""), "", ""]];
+  const triples = [[fresh.slice(0, first).join(""), "", ""]];
   const middle = [left.subarray(first, left.length - last), right.subarray(first, right.length - last)];
   for (const [same, i, j] of matches(...middle)) {
-    if (same) found.push([fresh[first + j], "", ""]);
-    else if (j < 0) found.at(-1)[1] += old[first + i];
-    else found.at(-1)[2] += fresh[first + j];
+    if (same) triples.push([fresh[first + j], "", ""]);
+    else if (j < 0) triples.at(-1)[1] += old[first + i];
+    else triples.at(-1)[2] += fresh[first + j];
   }
-  found.push([fresh.slice(fresh.length - last).join(""), "", ""]);
-  return found;
+  triples.push([fresh.slice(fresh.length - last).join(""), "", ""]);
+  return triples;
 }
 
 /** The steps of a longest common subsequence: `[same, i, j]`, with -1 where one side has nothing. */
 function* matches(a, b) {
   const width = b.length + 1;
-  const fits = (a.length + 1) * width <= MOST_CELLS;
+  const fits = (a.length + 1) * width <= MAX_CELLS;
   const table = fits ? tableOf(a, b, width) : null;
   let i = 0;
   let j = 0;

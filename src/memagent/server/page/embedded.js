@@ -3,16 +3,16 @@
 const PIECE = 1 << 20; // characters of base64, a multiple of 4
 
 /** The content of an embedded element as a blob, or null if the page has none of this name. */
-export async function embedded(id) {
-  const element = document.getElementById(id);
-  if (!element) return null;
-  const content = element.textContent.trim();
-  element.remove(); // it may be large
+export async function readEmbedded(id) {
+  const script = document.getElementById(id);
+  if (!script) return null;
+  const content = script.textContent.trim();
+  script.remove(); // it may be large
   const parts = [];
   for (let start = 0; start < content.length; start += PIECE) {
     const raw = atob(content.slice(start, start + PIECE));
     const bytes = new Uint8Array(raw.length);
-    for (let place = 0; place < raw.length; place += 1) bytes[place] = raw.charCodeAt(place);
+    for (let index = 0; index < raw.length; index += 1) bytes[index] = raw.charCodeAt(index);
     parts.push(bytes);
   }
   const unpacked = new Blob(parts).stream().pipeThrough(new DecompressionStream("gzip"));

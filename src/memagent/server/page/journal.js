@@ -7,7 +7,7 @@ const CHECKSUM = /^, "crc32": "([0-9a-f]{8})"}$/;
 const CHECKSUM_BYTES = 22;
 const BEGINNING = '{"type": "header"';
 
-/** What a person is told of a file that cannot be used. */
+/** An error that people are shown: a file or a reply that cannot be used. */
 export class Unusable extends Error {}
 
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, number) => {
@@ -19,8 +19,8 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, number) => {
 /** The CRC-32 of bytes[0, end), and of a closing brace behind them. */
 function checksumOf(bytes, end) {
   let value = 0xffffffff;
-  for (let place = 0; place < end; place += 1) {
-    value = (value >>> 8) ^ CRC_TABLE[(value ^ bytes[place]) & 0xff];
+  for (let index = 0; index < end; index += 1) {
+    value = (value >>> 8) ^ CRC_TABLE[(value ^ bytes[index]) & 0xff];
   }
   value = (value >>> 8) ^ CRC_TABLE[(value ^ 0x7d) & 0xff];
   return (value ^ 0xffffffff) >>> 0;
@@ -29,12 +29,12 @@ function checksumOf(bytes, end) {
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** The object of a line, or null if the line is not whole. */
-function parsed(bytes, checked) {
+function parseLine(bytes, checked) {
   try {
     if (!checked) return JSON.parse(utf8.decode(bytes));
     const end = bytes.length - CHECKSUM_BYTES;
-    const found = end > 0 && CHECKSUM.exec(utf8.decode(bytes.subarray(end)));
-    if (!found || checksumOf(bytes, end) !== parseInt(found[1], 16)) return null;
+    const match = end > 0 && CHECKSUM.exec(utf8.decode(bytes.subarray(end)));
+    if (!match || checksumOf(bytes, end) !== parseInt(match[1], 16)) return null;
     return JSON.parse(`${utf8.decode(bytes.subarray(0, end))}}`);
   } catch {
     return null;
@@ -69,10 +69,10 @@ export async function isJournal(blob) {
 
 /**
  * Give each line of a journal to `add`. A last line that a crash has torn is left out.
- * Without `checked`, lines have no checksums. `told` hears which part of the file was read, from 0 to 1.
+ * Without `checked`, lines have no checksums. `onProgress` is given the part of the file that was read, from 0 to 1.
  * Throws `Unusable` for a file that is no journal, or is damaged.
  */
-export async function readJournal(blob, add, { name = "the file", checked = true, told = () => {} } = {}) {
+export async function readJournal(blob, add, { name = "the file", checked = true, onProgress = () => {} } = {}) {
   let number = 0;
   let bytes = 0;
   let damaged = 0;
@@ -80,7 +80,7 @@ export async function readJournal(blob, add, { name = "the file", checked = true
     if (damaged) throw new Unusable(`${name}, line ${damaged}: not written by memagent, or damaged`);
     number += 1;
     bytes += raw.length + 1;
-    const line = ended ? parsed(raw, checked) : null;
+    const line = ended ? parseLine(raw, checked) : null;
     if (line === null) {
       damaged = number;
     } else if ((number === 1) !== (line.type === "header")) {
@@ -90,7 +90,7 @@ export async function readJournal(blob, add, { name = "the file", checked = true
     } else {
       add(line);
     }
-    told(bytes / blob.size);
+    onProgress(bytes / blob.size);
   }
   if (number === 0) throw new Unusable(`${name} is empty`);
   if (damaged === 1) throw new Unusable(`${name}, line 1: not written by memagent, or damaged`);

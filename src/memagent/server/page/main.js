@@ -1,12 +1,12 @@
 // The page: journals that are dropped on it, opened, or in it from the start.
 
 import { Asking } from "./asking.js";
-import { embedded } from "./embedded.js";
+import { readEmbedded } from "./embedded.js";
 import { isJournal, readJournal, Unusable } from "./journal.js";
 import { Screen } from "./screen.js";
 import { Characters, textOf } from "./text.js";
 import { Trace } from "./trace.js";
-import { counted, element, shown } from "./view.js";
+import { element, formatCount, formatNumber } from "./view.js";
 
 const UNFINISHED = "There is no answer yet: this read was not finished.";
 const screen = new Screen();
@@ -17,40 +17,40 @@ function say(text) {
   element("status").textContent = text;
 }
 
-/** Say why something did not work; nothing takes it back. */
-function complain(text = "") {
+/** Say why something did not work; without a text, take that back. */
+function showError(text = "") {
   element("problem-told").textContent = text;
   element("problem-told").hidden = !text;
   element("problem-told").scrollIntoView({ block: "nearest" });
 }
 
 /** Do something that files may spoil. */
-async function trying(work) {
-  complain();
+async function attempt(work) {
+  showError();
   try {
     await work();
   } catch (error) {
     if (error.name === "AbortError") return; // something else is shown by now
     say("");
-    complain(error instanceof Unusable ? error.message : `This did not work: ${error.message}`);
+    showError(error instanceof Unusable ? error.message : `This did not work: ${error.message}`);
   }
 }
 
 async function openJournal(blob, name, text, checked = true) {
   const started = performance.now();
-  const trace = new Trace(name);
+  const trace = new Trace();
   let percent = 0;
-  const told = (part) => {
+  const onProgress = (part) => {
     const now = Math.floor(part * 100);
     if (now !== percent) say(`Reading ${name}: ${(percent = now)}%`);
   };
-  await readJournal(blob, (line) => trace.add(line), { name, checked, told });
+  await readJournal(blob, (line) => trace.add(line), { name, checked, onProgress });
   asking?.forget();
   screen.open(trace, text, UNFINISHED);
   if (asking) element("again").hidden = false;
   await new Promise(requestAnimationFrame); // the screen draws in this frame, and asked for it first
   const seconds = (performance.now() - started) / 1000;
-  say(`${name}: ${counted(trace.steps.length, "step")}, opened in ${shown(seconds, 2)} s`);
+  say(`${name}: ${formatCount(trace.steps.length, "step")}, opened in ${formatNumber(seconds, 2)} s`);
 }
 
 /** Files that a person gives: at most one journal, and the text that was read. */
@@ -61,13 +61,13 @@ async function take(files) {
   if (journals.length > 1) throw new Unusable("These are several journals: drop one of them.");
   if (!journals.length && asking && !screen.trace?.header.document?.sha256) return asking.choose(others);
   if (!journals.length && !screen.trace) {
-    const names = others.map((it) => it.name).join(", ");
+    const names = others.map((file) => file.name).join(", ");
     throw new Unusable(`${names}: not a journal. memagent ask --trace FILE writes one.`);
   }
   if (journals.length) await openJournal(journals[0], journals[0].name, null);
   if (others.length) {
     screen.setText(await textOf(others, screen.trace));
-    say(`${others.map((it) => it.name).join(", ")}: the text that was read`);
+    say(`${others.map((file) => file.name).join(", ")}: the text that was read`);
   }
 }
 
@@ -76,7 +76,7 @@ function listenToFiles() {
   element("file").addEventListener("change", (event) => {
     const chosen = files(event.target.files);
     event.target.value = "";
-    if (chosen.length) trying(() => take(chosen));
+    if (chosen.length) attempt(() => take(chosen));
   });
   let depth = 0; // of elements that a file is dragged over
   const show = (change) => {
@@ -90,18 +90,18 @@ function listenToFiles() {
     event.preventDefault();
     show(-depth);
     const dropped = files(event.dataTransfer.files);
-    if (dropped.length) trying(() => take(dropped));
+    if (dropped.length) attempt(() => take(dropped));
   });
 }
 
 /** Open what is in the page from the start. */
 async function openEmbedded() {
   const name = element("embedded-journal")?.dataset.name;
-  const journal = await embedded("embedded-journal");
+  const journal = await readEmbedded("embedded-journal");
   if (!journal) return;
   await openJournal(journal, name, null, false);
   if (element("embedded-text")) screen.missing = "The text is being unpacked.";
-  const text = await embedded("embedded-text");
+  const text = await readEmbedded("embedded-text");
   if (text) screen.setText(new Characters(await text.text()));
 }
 
@@ -111,8 +111,8 @@ element("skip").addEventListener("click", (event) => {
 });
 listenToFiles();
 if (document.documentElement.dataset.served) {
-  asking = new Asking(screen, trying, say);
-  await trying(() => asking.follow());
+  asking = new Asking(screen, attempt, say);
+  await attempt(() => asking.follow());
 } else {
-  await trying(openEmbedded);
+  await attempt(openEmbedded);
 }

@@ -18,23 +18,26 @@ export class Screen {
   constructor() {
     this.trace = null;
     this.text = null;
-    this.place = 0;
-    this.found = null; // what is marked: where it begins and ends in the document, and its file
+    this.index = 0; // of the step that is shown
+    this.highlight = null; // what is marked: where it begins and ends in the document, and its file
     this.rows = new RowTable();
     this.waiting = { text: "", failed: false };
-    this.asked = false;
-    this.changed = false; // more than the place that is shown
+    this.drawPending = false;
+    this.changed = false; // more than which step is shown
     this.live = false;
     this.missing = ""; // what stands in the place of a text
-    this.timeline = new Timeline(element("timeline"), element("strip"), element("cursor"), (place) => this.go(place));
+    this.timeline = new Timeline(element("timeline"), element("strip"), element("cursor"), (index) => this.go(index));
     element("slider").addEventListener("input", (event) => this.go(event.target.valueAsNumber - 1));
     element("follow").addEventListener("change", (event) => event.target.checked && this.go(Infinity));
-    element("changes").addEventListener("change", () => this.ask());
+    element("changes").addEventListener("change", () => this.requestDraw());
     for (const [id, move] of Object.entries(MOVES)) element(id).addEventListener("click", () => move(this));
-    document.addEventListener("keydown", (event) => this.pressed(event));
+    document.addEventListener("keydown", (event) => this.onKeyDown(event));
   }
 
-  /** Show a trace where its answer comes from, one that is `live` at its last step. `waiting` takes the answer's place. */
+  /**
+   * Show a trace where its answer comes from, one that is `live` at its last step. `waiting` stands where there is no
+   * answer.
+   */
   open(trace, text, waiting, live = false) {
     Object.assign(this, { trace, text, live });
     this.guide = new Guide(trace, text, (source) => this.openSource(source));
@@ -46,7 +49,7 @@ export class Screen {
     this.goToAnswer();
     this.missing = MISSING[Boolean(trace.header.document?.sha256)];
     showHead(trace);
-    this.grown();
+    this.update();
   }
 
   /** Back to the start page. */
@@ -58,13 +61,13 @@ export class Screen {
   }
 
   /** The trace has new steps. */
-  grown() {
+  update() {
     if (this.live && element("follow").checked) {
-      this.place = Math.max(0, this.trace.steps.length - 1);
-      this.found = null;
+      this.index = Math.max(0, this.trace.steps.length - 1);
+      this.highlight = null;
     }
     this.changed = true;
-    this.ask();
+    this.requestDraw();
   }
 
   /** The trace will not grow any more; `text` says why if it has no answer. */
@@ -74,7 +77,7 @@ export class Screen {
     this.waiting = { text, failed };
     element("follow-label").hidden = true;
     showHead(this.trace);
-    this.grown();
+    this.update();
   }
 
   drawWhole() {
@@ -97,57 +100,59 @@ export class Screen {
     this.text = text;
     this.guide.text = text;
     this.changed = true; // sources have lines now
-    this.ask();
+    this.requestDraw();
   }
 
-  go(place) {
+  /** Go to a step, or to the first or the last one instead of what lies beyond. */
+  go(index) {
     if (!this.trace?.steps.length) return;
-    const to = Math.max(0, Math.min(this.trace.steps.length - 1, place));
-    element("follow").checked = to === this.trace.steps.length - 1;
-    if (to === this.place) return;
-    this.place = to;
-    this.found = null;
-    this.ask();
+    const last = this.trace.steps.length - 1;
+    const target = Math.max(0, Math.min(last, index));
+    element("follow").checked = target === last;
+    if (target === this.index) return;
+    this.index = target;
+    this.highlight = null;
+    this.requestDraw();
   }
 
   goToChange(direction) {
-    const to = this.trace.changeFrom(this.place, direction);
-    if (to >= 0) this.go(to);
+    const index = this.trace.changeFrom(this.index, direction);
+    if (index >= 0) this.go(index);
   }
 
   /** Go to the step that read the first source of the answer, or else to the last that changed the memory. */
   goToAnswer() {
     const { statements, table } = this.trace;
-    const source = table ? table.rows[0]?.source : statements?.find((it) => it.source)?.source;
+    const source = table ? table.rows[0]?.source : statements?.find((statement) => statement.source)?.source;
     if (source && this.goToSource(source)) return;
-    this.place = Math.max(0, this.trace.changeFrom(this.trace.steps.length, -1));
-    this.found = null;
+    this.index = Math.max(0, this.trace.changeFrom(this.trace.steps.length, -1));
+    this.highlight = null;
   }
 
-  /** Go to the step that read a source's excerpt, and mark it; whether there is one. */
+  /** Go to the step that read a source's excerpt, and mark it; returns whether there is one. */
   goToSource(source) {
     const offset = this.guide.offsetOf(source);
-    const place = offset === null ? -1 : this.trace.stepAt(offset);
-    if (place < 0) return false;
-    this.place = place;
-    this.found = [offset, offset + (source.end - source.start), source.file];
+    const index = offset === null ? -1 : this.trace.stepAt(offset);
+    if (index < 0) return false;
+    this.index = index;
+    this.highlight = [offset, offset + (source.end - source.start), source.file];
     return true;
   }
 
   openSource(source) {
     if (!this.goToSource(source)) return;
     element("follow").checked = false;
-    this.ask();
+    this.requestDraw();
     element("text-pane").hidden = false; // what is hidden takes no focus
     element("text").focus();
   }
 
-  /** Draw before the next frame; whatever was asked for meanwhile is drawn once. */
-  ask() {
-    if (this.asked) return;
-    this.asked = true;
+  /** Draw before the next frame; many requests before it are one. */
+  requestDraw() {
+    if (this.drawPending) return;
+    this.drawPending = true;
     requestAnimationFrame(() => {
-      this.asked = false;
+      this.drawPending = false;
       if (this.trace && this.changed) this.drawWhole();
       this.changed = false;
       if (this.trace) this.draw();
@@ -155,35 +160,35 @@ export class Screen {
   }
 
   draw() {
-    const { trace, place } = this;
-    const step = trace.steps[place];
-    element("previous").disabled = place === 0;
-    element("next").disabled = place >= trace.steps.length - 1;
-    element("previous-change").disabled = trace.changeFrom(place, -1) < 0;
-    element("next-change").disabled = trace.changeFrom(place, 1) < 0;
+    const { trace, index } = this;
+    const step = trace.steps[index];
+    element("previous").disabled = index === 0;
+    element("next").disabled = index >= trace.steps.length - 1;
+    element("previous-change").disabled = trace.changeFrom(index, -1) < 0;
+    element("next-change").disabled = trace.changeFrom(index, 1) < 0;
     if (!step) return;
-    const line = stepLine(trace, place);
+    const line = stepLine(trace, index);
     element("step").textContent = line;
-    element("slider").value = place + 1;
+    element("slider").value = index + 1;
     element("slider").setAttribute("aria-valuetext", line);
-    this.timeline.move(place);
-    const it = { ...step, ...(step.span || !this.text ? {} : this.shownOf(this.text)) };
-    element("text-pane").hidden = it.kind === "answer" && !trace.isWhole && !it.span;
-    it.place = this.guide.linesOf(it);
-    showStep(it, element("changes").checked, this.text, this.found, this.missing);
+    this.timeline.move(index);
+    const view = { ...step, ...(step.span || !this.text ? {} : this.textBeside(this.text)) };
+    element("text-pane").hidden = view.kind === "answer" && !trace.isWhole && !view.span;
+    view.location = this.guide.locationOf(view);
+    showStep(view, element("changes").checked, this.text, this.highlight, this.missing);
   }
 
   /** What is shown of the text at a step that read no chunk of it. */
-  shownOf(text) {
-    if (this.trace.isWhole) return allOf(text, this.trace);
-    if (!this.found) return {};
-    const [start, end, source] = this.found;
+  textBeside(text) {
+    if (this.trace.isWhole) return wholeText(text, this.trace);
+    if (!this.highlight) return {};
+    const [start, end, source] = this.highlight;
     return { ofDocument: true, span: [Math.max(0, start - AROUND), Math.min(text.length, end + AROUND)], source };
   }
 
-  pressed(event) {
-    const own = event.target.closest?.("input, textarea, select, summary, [contenteditable]");
-    const free = !own && !event.ctrlKey && !event.metaKey && !event.altKey;
+  onKeyDown(event) {
+    const field = event.target.closest?.("input, textarea, select, summary, [contenteditable]");
+    const free = !field && !event.ctrlKey && !event.metaKey && !event.altKey;
     const scrolls = event.target.classList?.contains("text") && !event.key.startsWith("Arrow");
     const move = KEYS[event.key];
     if (!this.trace || !free || !move || (scrolls && event.key.length > 1)) return;
@@ -192,15 +197,15 @@ export class Screen {
   }
 }
 
-/** What a step that read the whole document has beside others. */
-function allOf(text, trace) {
+/** What is shown of the text at a step that read the whole document. */
+function wholeText(text, trace) {
   const source = (trace.header.document?.sources ?? []).join(", ");
   return { ofDocument: true, span: [0, text.length], source };
 }
 
 const MOVES = {
-  previous: (screen) => screen.go(screen.place - 1),
-  next: (screen) => screen.go(screen.place + 1),
+  previous: (screen) => screen.go(screen.index - 1),
+  next: (screen) => screen.go(screen.index + 1),
   "previous-change": (screen) => screen.goToChange(-1),
   "next-change": (screen) => screen.goToChange(1),
 };
@@ -210,8 +215,8 @@ const KEYS = {
   ArrowRight: MOVES.next,
   p: MOVES["previous-change"],
   n: MOVES["next-change"],
-  PageUp: (screen) => screen.go(screen.place - PAGE_STEPS),
-  PageDown: (screen) => screen.go(screen.place + PAGE_STEPS),
+  PageUp: (screen) => screen.go(screen.index - PAGE_STEPS),
+  PageDown: (screen) => screen.go(screen.index + PAGE_STEPS),
   Home: (screen) => screen.go(0),
   End: (screen) => screen.go(screen.trace.steps.length - 1),
 };

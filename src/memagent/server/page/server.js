@@ -1,4 +1,4 @@
-// The server's API: files, reads, and what a read tells while it goes on.
+// The server's API: files, reads, and the events of a read while it goes on.
 
 import { Unusable } from "./journal.js";
 
@@ -25,10 +25,10 @@ export class Server {
 
   /** The reply to a request as JSON. Throws `Unusable` with what the server says. */
   async ask(path, options = {}) {
-    return (await this.fetched(path, options)).json();
+    return (await this.request(path, options)).json();
   }
 
-  async fetched(path, options = {}) {
+  async request(path, options = {}) {
     const headers = { ...options.headers, ...(this.key && { Authorization: `Bearer ${this.key}` }) };
     let reply;
     try {
@@ -38,8 +38,8 @@ export class Server {
       throw new Unusable("The server cannot be reached. Reads that it has begun continue when it is back.");
     }
     if (reply.ok) return reply;
-    const told = await reply.json().catch(() => null);
-    const message = told?.error?.message ?? `The server said ${reply.status}.`;
+    const failure = await reply.json().catch(() => null);
+    const message = failure?.error?.message ?? `The server said ${reply.status}.`;
     throw new (REFUSALS[reply.status] ?? Unusable)(message);
   }
 
@@ -57,7 +57,7 @@ export class Server {
   }
 
   /** Start another read of the same document, with the same options. */
-  again(read, problem) {
+  startAgain(read, problem) {
     return this.begin({ ...read.options, problem, files: [read.id] });
   }
 
@@ -66,7 +66,7 @@ export class Server {
     return this.ask("reads", { method: "POST", body: JSON.stringify(request), headers });
   }
 
-  /** Send a file; gives its id. */
+  /** Send a file; returns its id. */
   async upload(file) {
     const body = new FormData();
     body.append("file", file);
@@ -86,14 +86,14 @@ export class Server {
   }
 
   /**
-   * What a read tells, until its end: `[name, data]`. A connection that breaks is taken up where it was; while
+   * The events of a read, until its end: `[name, data]`. A connection that breaks is taken up where it was; while
    * that fails, "lost" says why.
    */
   async *events(id, signal) {
     let last = 0;
     while (!signal.aborted) {
       try {
-        const reply = await this.fetched(`reads/${id}/events?after=${last}`, { signal });
+        const reply = await this.request(`reads/${id}/events?after=${last}`, { signal });
         for await (const event of eventsOf(reply.body)) {
           last = event.id ?? last;
           yield [event.name, event.data];

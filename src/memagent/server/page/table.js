@@ -1,6 +1,6 @@
 // The rows that an answer was counted from: a table that sorts, where each row leads to its place in the text.
 
-import { counted, element, made, shown } from "./view.js";
+import { element, formatCount, formatNumber, makeElement } from "./view.js";
 
 const MAX_ROWS = 1000; // on the page: the browser lays them all out
 const CURRENCY = "_currency";
@@ -9,7 +9,7 @@ const collator = new Intl.Collator("en", { numeric: true });
 
 /** The table of one read, and how it is sorted. */
 export class RowTable {
-  /** Show what an answer was counted from, or nothing if it was not. `guide` tells the places, and opens them. */
+  /** Show what an answer was counted from, or nothing if it was not. `guide` describes the places, and opens them. */
   show(table, guide) {
     this.guide = guide;
     element("table-section").hidden = !table;
@@ -21,25 +21,25 @@ export class RowTable {
     const { coverage, plan, refused, rows } = table;
     Object.assign(this, { table, by: PLACE, direction: 1 });
     const heads = [...plan.fields, { name: PLACE }].map((field) => {
-      const button = made("button", headOf(field), { type: "button", title: field.meaning || "Sort" });
+      const button = makeElement("button", headOf(field), { type: "button", title: field.meaning || "Sort" });
       button.addEventListener("click", () => this.sort(field.name));
-      return made("th", button, { scope: "col", "data-name": field.name, ...classOf(field) });
+      return makeElement("th", button, { scope: "col", "data-name": field.name, ...classOf(field) });
     });
-    element("table-facts").textContent = told(coverage);
-    element("rows-head").replaceChildren(made("tr", heads));
+    element("table-facts").textContent = describeCoverage(coverage);
+    element("rows-head").replaceChildren(makeElement("tr", heads));
     element("rows-scroll").hidden = !rows.length;
     element("rows-left").hidden = rows.length <= MAX_ROWS;
-    element("rows-left").textContent =
-      `The first ${shown(MAX_ROWS)} of ${counted(rows.length, "row")} in this order. memagent tally --out has them all.`;
+    const part = `The first ${formatNumber(MAX_ROWS)} of ${formatCount(rows.length, "row")} in this order.`;
+    element("rows-left").textContent = `${part} memagent tally --out has them all.`;
     element("refused-section").hidden = !refused.length;
-    element("refused-title").textContent = `${counted(refused.length, "row")} refused`;
+    element("refused-title").textContent = `${formatCount(refused.length, "row")} refused`;
     element("refused").replaceChildren(...refused.slice(0, MAX_ROWS).map((row) => this.refusedItem(row)));
     element("sql").textContent = plan.sql;
   }
 
   refusedItem({ file, ...values }) {
     const pairs = Object.entries(values).map(([name, value]) => `${name}: ${value}`);
-    return made("li", [pairs.join(", "), ...(this.guide.files.length > 1 ? [` (${file})`] : [])]);
+    return makeElement("li", [pairs.join(", "), ...(this.guide.files.length > 1 ? [` (${file})`] : [])]);
   }
 
   /** Sort by a column, or the other way round if it is sorted by that already. */
@@ -60,15 +60,15 @@ export class RowTable {
     if (by !== PLACE) rows.sort((one, other) => compare(one, other, by, direction));
     else if (direction < 0) rows.reverse();
     const lines = rows.slice(0, MAX_ROWS).map((row) => {
-      const cells = fields.map((field) => made("td", cellOf(row, field), classOf(field)));
-      return made("tr", [...cells, made("td", this.placeOf(row))]);
+      const cells = fields.map((field) => makeElement("td", cellOf(row, field), classOf(field)));
+      return makeElement("tr", [...cells, makeElement("td", this.placeButton(row))]);
     });
     element("rows").replaceChildren(...lines);
   }
 
-  placeOf({ source }) {
-    const label = { type: "button", class: "link", title: source.excerpt };
-    const button = made("button", this.guide.tell(source), label);
+  placeButton({ source }) {
+    const attributes = { type: "button", class: "link", title: source.excerpt };
+    const button = makeElement("button", this.guide.describe(source), attributes);
     button.addEventListener("click", () => this.guide.open(source));
     return button;
   }
@@ -86,10 +86,10 @@ function classOf({ type }) {
 function cellOf({ values, unparsed }, { name, type }) {
   const value = values[name];
   if (value === null || value === undefined) return "";
-  if (unparsed.includes(name)) return [`${value} `, made("span", "not understood", { class: "unparsed" })];
+  if (unparsed.includes(name)) return [`${value} `, makeElement("span", "not understood", { class: "unparsed" })];
   if (type === "yes/no") return value ? "yes" : "no";
   const currency = values[name + CURRENCY];
-  const text = typeof value === "number" ? shown(value, 6) : value;
+  const text = typeof value === "number" ? formatNumber(value, 6) : value;
   return currency ? `${text} ${currency}` : text;
 }
 
@@ -110,14 +110,15 @@ function rankOf({ values, unparsed }, name) {
 }
 
 /** How much was read for the table. */
-function told(coverage) {
+function describeCoverage(coverage) {
   const read = coverage.chunks - coverage.passed_over - coverage.failed;
-  const parts = [`${counted(coverage.rows, "row")} in ${shown(read)} of ${counted(coverage.chunks, "chunk")}`];
-  if (coverage.failed) parts.push(`${counted(coverage.failed, "chunk")} could not be read`);
-  if (coverage.passed_over) parts.push(`${counted(coverage.passed_over, "chunk")} passed over`);
-  if (coverage.refused) parts.push(`${counted(coverage.refused, "row")} refused`);
-  if (coverage.merged) parts.push(`${counted(coverage.merged, "row")} read twice`);
-  if (coverage.unparsed) parts.push(`${counted(coverage.unparsed, "value")} not understood`);
-  if (coverage.from_tables) parts.push(`${counted(coverage.from_tables, "row")} from tables, without a model`);
+  const chunks = `${formatNumber(read)} of ${formatCount(coverage.chunks, "chunk")}`;
+  const parts = [`${formatCount(coverage.rows, "row")} in ${chunks}`];
+  if (coverage.failed) parts.push(`${formatCount(coverage.failed, "chunk")} could not be read`);
+  if (coverage.passed_over) parts.push(`${formatCount(coverage.passed_over, "chunk")} passed over`);
+  if (coverage.refused) parts.push(`${formatCount(coverage.refused, "row")} refused`);
+  if (coverage.merged) parts.push(`${formatCount(coverage.merged, "row")} read twice`);
+  if (coverage.unparsed) parts.push(`${formatCount(coverage.unparsed, "value")} not understood`);
+  if (coverage.from_tables) parts.push(`${formatCount(coverage.from_tables, "row")} from tables, without a model`);
   return parts.join(" · ");
 }

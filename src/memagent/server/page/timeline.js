@@ -1,16 +1,16 @@
 // The strip of all steps: what each added to the memory, and removed from it.
 
 const MARK_HEIGHT = 4;
-const LEAST_BAR = 3;
+const MIN_BAR = 3;
 const COLORS = { added: "--added-bar", removed: "--removed-bar", cut: "--cut", split: "--split", same: "--same-bar" };
 
-/** Draws a trace onto a canvas, and tells which step was pointed at. */
+/** Draws a trace onto a canvas, and seeks the step that is pointed at. */
 export class Timeline {
   constructor(frame, canvas, cursor, seek) {
-    Object.assign(this, { frame, canvas, cursor, trace: null, place: 0, asked: false });
+    Object.assign(this, { frame, canvas, cursor, trace: null, index: 0, drawPending: false });
     new ResizeObserver(() => this.redraw()).observe(frame);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
-    const point = (event) => this.trace && seek(this.placeAt(event));
+    const point = (event) => this.trace && seek(this.indexAt(event));
     frame.addEventListener("pointerdown", (event) => {
       frame.setPointerCapture(event.pointerId);
       point(event);
@@ -25,25 +25,25 @@ export class Timeline {
 
   /** Draw before the next frame, once. */
   redraw() {
-    if (this.asked || !this.trace) return;
-    this.asked = true;
+    if (this.drawPending || !this.trace) return;
+    this.drawPending = true;
     requestAnimationFrame(() => {
-      this.asked = false;
+      this.drawPending = false;
       this.width = this.frame.clientWidth; // measured here, so that moving the cursor measures nothing
       this.draw();
-      this.move(this.place);
+      this.move(this.index);
     });
   }
 
-  placeAt(event) {
+  indexAt(event) {
     const { left, width } = this.frame.getBoundingClientRect();
-    const place = Math.floor(((event.clientX - left) / width) * this.trace.steps.length);
-    return Math.max(0, Math.min(this.trace.steps.length - 1, place));
+    const index = Math.floor(((event.clientX - left) / width) * this.trace.steps.length);
+    return Math.max(0, Math.min(this.trace.steps.length - 1, index));
   }
 
-  move(place) {
-    this.place = place;
-    const center = ((place + 0.5) / Math.max(1, this.trace.steps.length)) * (this.width ?? 0);
+  move(index) {
+    this.index = index;
+    const center = ((index + 0.5) / Math.max(1, this.trace.steps.length)) * (this.width ?? 0);
     this.cursor.style.transform = `translateX(${Math.round(center) - 1}px)`;
   }
 
@@ -62,35 +62,35 @@ export class Timeline {
     pen.fillStyle = color.same;
     pen.fillRect(0, middle - 0.5, this.width, 1);
     const room = middle - MARK_HEIGHT - 3;
-    const high = (size) => (size ? LEAST_BAR + (room - LEAST_BAR) * Math.sqrt(size / this.trace.longest) : 0);
-    for (const [left, wide, column] of this.columns()) {
-      const bar = (name, top, tall) => {
+    const heightOf = (size) => (size ? MIN_BAR + (room - MIN_BAR) * Math.sqrt(size / this.trace.longest) : 0);
+    for (const [left, width, column] of this.columns()) {
+      const drawBar = (name, top, barHeight) => {
         pen.fillStyle = color[name];
-        pen.fillRect(left, top, wide, tall);
+        pen.fillRect(left, top, width, barHeight);
       };
-      bar("added", middle - high(column.added), high(column.added));
-      bar("removed", middle, high(column.removed));
-      if (column.cut) bar("cut", 0, MARK_HEIGHT);
-      if (column.split) bar("split", height - MARK_HEIGHT, MARK_HEIGHT);
+      drawBar("added", middle - heightOf(column.added), heightOf(column.added));
+      drawBar("removed", middle, heightOf(column.removed));
+      if (column.cut) drawBar("cut", 0, MARK_HEIGHT);
+      if (column.split) drawBar("split", height - MARK_HEIGHT, MARK_HEIGHT);
     }
   }
 
-  /** Places, widths and contents of bars: one for each step, or one for all steps of a pixel. */
+  /** Left edges, widths and contents of columns: one for each step, or one for all steps of a pixel. */
   *columns() {
     const { steps } = this.trace;
     const count = Math.min(steps.length, Math.floor(this.width));
-    const wide = this.width / Math.max(1, count);
-    const gap = wide > 4 ? 1 : 0;
-    for (let at = 0; at < count; at += 1) {
+    const width = this.width / Math.max(1, count);
+    const gap = width > 4 ? 1 : 0;
+    for (let index = 0; index < count; index += 1) {
       const column = { added: 0, removed: 0, cut: false, split: false };
-      const end = Math.floor(((at + 1) * steps.length) / count);
-      for (let step = Math.floor((at * steps.length) / count); step < end; step += 1) {
+      const end = Math.floor(((index + 1) * steps.length) / count);
+      for (let step = Math.floor((index * steps.length) / count); step < end; step += 1) {
         column.added = Math.max(column.added, steps[step].added);
         column.removed = Math.max(column.removed, steps[step].removed);
         column.cut ||= steps[step].cut;
         column.split ||= steps[step].split;
       }
-      yield [at * wide, wide - gap, column];
+      yield [index * width, width - gap, column];
     }
   }
 }

@@ -4,8 +4,7 @@ import { changeSize } from "./diff.js";
 
 /** The record of a read; lines of a journal are added as they come. */
 export class Trace {
-  constructor(name) {
-    this.name = name;
+  constructor() {
     this.header = null;
     this.steps = [];
     this.answer = null;
@@ -42,9 +41,9 @@ export class Trace {
 
   addStep(line) {
     const previous = this.steps.at(-1);
-    const held = previous ? previous.memory : (this.header.memory ?? "");
-    const memory = line.memory === held ? held : line.memory;
-    const before = line.kind === "answer" ? memory : this.startsAnew(line) ? "" : held;
+    const current = previous ? previous.memory : (this.header.memory ?? "");
+    const memory = line.memory === current ? current : line.memory;
+    const before = line.kind === "answer" ? memory : this.startsAnew(line) ? "" : current;
     const size = changeSize(before, memory);
     const sameChunk = previous && line.span && previous.chunkIndex === line.chunk_index && previous.span;
     const step = {
@@ -64,7 +63,7 @@ export class Trace {
       added: size.added,
       removed: size.removed,
       changed: before !== memory,
-      asked: Boolean(sameChunk) && String(previous.span) === String(line.span),
+      repeated: Boolean(sameChunk) && String(previous.span) === String(line.span),
       split: this.pendingSplit || (Boolean(sameChunk) && previous.span[1] === line.span[0]),
       ofDocument: this.isOfDocument(line, previous),
     };
@@ -92,10 +91,10 @@ export class Trace {
   /** Count what a line has used; `unusable` are replies that were paid for in vain. */
   countTokens({ usage, unusable = [] }) {
     const { totals } = this;
-    for (const used of usage ? [usage, ...unusable] : unusable) {
-      totals.prompt += used.prompt_tokens;
-      totals.cached += used.cached_tokens ?? 0;
-      totals.completion += used.completion_tokens;
+    for (const counts of usage ? [usage, ...unusable] : unusable) {
+      totals.prompt += counts.prompt_tokens;
+      totals.cached += counts.cached_tokens ?? 0;
+      totals.completion += counts.completion_tokens;
     }
   }
 
@@ -109,33 +108,33 @@ export class Trace {
     this.longest = Math.max(this.longest, step.added, step.removed);
   }
 
-  /** The nearest step before (-1) or behind (+1) `place` that changed the memory; -1 if there is none. */
-  changeFrom(place, direction) {
-    for (let at = place + direction; at >= 0 && at < this.steps.length; at += direction) {
-      if (this.steps[at].changed) return at;
+  /** The index of the nearest step before (-1) or after (+1) `start` that changed the memory; -1 if there is none. */
+  changeFrom(start, direction) {
+    for (let index = start + direction; index >= 0 && index < this.steps.length; index += direction) {
+      if (this.steps[index].changed) return index;
     }
     return -1;
   }
 
   /**
-   * The step that read the character at `offset` of the document; of several, one that took a note. If none did, the
-   * last one of an answer that was counted, as code reads tables; else -1.
+   * The index of the step that read the character at `offset` of the document; of several, one that took a note. If
+   * none did, the last one of an answer that was counted, as code reads tables; else -1.
    */
   stepAt(offset) {
     if (this.isWhole) return 0;
-    const read = (it) => it.ofDocument && it.span[0] <= offset && offset < it.span[1];
-    const noted = this.steps.findIndex((it) => it.changed && read(it));
-    const step = noted < 0 ? this.steps.findIndex(read) : noted;
-    return step < 0 && this.table ? this.steps.length - 1 : step;
+    const covers = (step) => step.ofDocument && step.span[0] <= offset && offset < step.span[1];
+    const note = this.steps.findIndex((step) => step.changed && covers(step));
+    const index = note < 0 ? this.steps.findIndex(covers) : note;
+    return index < 0 && this.table ? this.steps.length - 1 : index;
   }
 
   /** Whether the answer was made from the whole document at once, without a memory. */
   get isWhole() {
-    return this.steps.length > 0 && this.steps.every((it) => it.kind === "answer" && !it.memory);
+    return this.steps.length > 0 && this.steps.every((step) => step.kind === "answer" && !step.memory);
   }
 
   /** Where the document ends, as far as it was read. */
   get end() {
-    return this.steps.reduce((end, it) => (it.ofDocument ? Math.max(end, it.span[1]) : end), 0);
+    return this.steps.reduce((end, step) => (step.ofDocument ? Math.max(end, step.span[1]) : end), 0);
   }
 }

@@ -2,60 +2,60 @@
 
 import { diff } from "./diff.js";
 
-const numbers = new Intl.NumberFormat("en");
+const numberFormat = new Intl.NumberFormat("en");
 const BLOCK_CHARACTERS = 1000;
 const TAGS = { added: "ins", removed: "del" };
 
 export const element = (id) => document.getElementById(id);
 
 /** A number for people. */
-export function shown(value, digits = 0) {
-  return digits ? value.toLocaleString("en", { maximumFractionDigits: digits }) : numbers.format(value);
+export function formatNumber(value, digits = 0) {
+  return digits ? value.toLocaleString("en", { maximumFractionDigits: digits }) : numberFormat.format(value);
 }
 
 /** A number with its noun. */
-export function counted(count, noun) {
-  return `${shown(count)} ${noun}${count === 1 ? "" : "s"}`;
+export function formatCount(count, noun) {
+  return `${formatNumber(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
 /** Seconds as people say them. */
-export function duration(seconds) {
-  if (seconds < 60) return `${shown(seconds, 1)} s`;
+export function formatDuration(seconds) {
+  if (seconds < 60) return `${formatNumber(seconds, 1)} s`;
   const minutes = Math.round(seconds / 60);
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 /** A new element with text, elements or both in it. */
-export function made(tag, content = [], attributes = {}) {
-  const it = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) it.setAttribute(name, value);
-  it.append(...[content].flat());
-  return it;
+export function makeElement(tag, content = [], attributes = {}) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...[content].flat());
+  return node;
 }
 
-/** The problem, and what it was asked of. */
+/** Show the problem, and what it was asked of. */
 export function showHead(trace) {
   const { header } = trace;
   element("problem").textContent = header.problem;
   const names = header.document?.sources ?? [];
-  const told = names.slice(0, 4).join(", ") + (names.length > 4 ? ` and ${shown(names.length - 4)} more` : "");
-  const parts = [told, header.model, header.workflow && `workflow ${header.workflow}`];
+  const more = names.length > 4 ? ` and ${formatNumber(names.length - 4)} more` : "";
+  const parts = [names.slice(0, 4).join(", ") + more, header.model, header.workflow && `workflow ${header.workflow}`];
   element("facts").textContent = parts.filter(Boolean).join(" · ");
   document.title = `${header.problem.slice(0, 80)} · memagent`;
 }
 
-/** What is said of a step in one line. */
-export function stepLine(trace, place) {
-  const step = trace.steps[place];
-  const parts = [`Step ${shown(place + 1)} of ${shown(trace.steps.length)}`];
+/** A step described in one line. */
+export function stepLine(trace, index) {
+  const step = trace.steps[index];
+  const parts = [`Step ${formatNumber(index + 1)} of ${formatNumber(trace.steps.length)}`];
   if (step.kind === "answer") parts.push("the answer");
   else if (step.chunkIndex === null) parts.push("no chunk");
-  else parts.push(`${step.ofDocument ? "chunk" : "notes"} ${shown(step.chunkIndex + 1)}`);
+  else parts.push(`${step.ofDocument ? "chunk" : "notes"} ${formatNumber(step.chunkIndex + 1)}`);
   parts.push(...notesOf(step));
   const { usage } = step;
-  const cached = usage.cached_tokens ? ` (${shown(usage.cached_tokens)} cached)` : "";
-  parts.push(`${shown(usage.prompt_tokens)}${cached} + ${shown(usage.completion_tokens)} tokens`);
-  parts.push(duration(step.seconds));
+  const cached = usage.cached_tokens ? ` (${formatNumber(usage.cached_tokens)} cached)` : "";
+  parts.push(`${formatNumber(usage.prompt_tokens)}${cached} + ${formatNumber(usage.completion_tokens)} tokens`);
+  parts.push(formatDuration(step.seconds));
   return parts.join(" · ");
 }
 
@@ -65,53 +65,56 @@ function notesOf(step) {
   if (step.kind !== "answer") notes.push(step.changed ? "memory changed" : "memory unchanged");
   if (step.ignored) notes.push(`replied “${step.ignored.slice(0, 80)}”`);
   if (step.split) notes.push("part of a chunk that was split");
-  if (step.asked) notes.push("asked once more");
+  if (step.repeated) notes.push("asked once more");
   if (step.cut) notes.push("reply cut at its token budget");
   if (step.enough) notes.push("enough is known");
   return notes;
 }
 
-/** A step: its memory, with what changed if `changes`, and the text that it read; `missing` where there is none. */
-export function showStep(step, changes, text, found, missing) {
+/**
+ * Show a step: its memory, with what changed if `changes`, and the text that it read, with `highlight`, a span of the
+ * document, marked in it; `missing` where there is no text.
+ */
+export function showStep(step, changes, text, highlight, missing) {
   const change = showMemory(step, changes);
-  const mark = showText(step, text, found, missing);
-  scrollTo(element("memory"), change); // last: each look at a place has the browser lay out what is new
+  const mark = showText(step, text, highlight, missing);
+  scrollTo(element("memory"), change); // last: each offset that is measured has the browser lay out what is new
   scrollTo(element("text"), mark);
 }
 
-function scrollTo(box, to) {
-  box.scrollTop = to ? Math.max(0, to.offsetTop - box.clientHeight / 3) : 0;
+function scrollTo(box, node) {
+  box.scrollTop = node ? Math.max(0, node.offsetTop - box.clientHeight / 3) : 0;
 }
 
-/** Puts up the memory; gives the first change in it. */
+/** Show the memory; returns the first change in it. */
 function showMemory(step, changes) {
   const box = element("memory");
   const pieces = changes ? diff(step.before, step.memory) : [{ kind: "same", text: step.memory }];
-  const nodes = pieces.map(({ kind, text }) => (TAGS[kind] ? made(TAGS[kind], text) : text));
-  if (!step.memory && !nodes.some((it) => it.nodeName)) nodes.push(quiet("The memory is empty."));
+  const nodes = pieces.map(({ kind, text }) => (TAGS[kind] ? makeElement(TAGS[kind], text) : text));
+  if (!step.memory && !nodes.some((node) => node.nodeName)) nodes.push(makeHint("The memory is empty."));
   box.replaceChildren(...nodes);
-  const size = `${shown(step.memory.length)} characters`;
-  const change = step.changed ? `: ${shown(step.added)} added, ${shown(step.removed)} removed` : "";
+  const size = `${formatNumber(step.memory.length)} characters`;
+  const change = step.changed ? `: ${formatNumber(step.added)} added, ${formatNumber(step.removed)} removed` : "";
   element("memory-facts").textContent = size + change;
   return changes && box.querySelector("ins, del");
 }
 
-/** Puts up the text that a step read; gives what is marked in it. `found` is a span of the document. */
-function showText(step, text, found, missing) {
+/** Show the text that a step read; returns what is marked in it. */
+function showText(step, text, highlight, missing) {
   const box = element("text");
   const [start, end] = step.span ?? [];
-  element("text-facts").textContent = step.place;
+  element("text-facts").textContent = step.location;
   if (!step.span) {
-    box.replaceChildren(quiet("This step read no chunk."));
+    box.replaceChildren(makeHint("This step read no chunk."));
   } else if (!step.ofDocument) {
-    box.replaceChildren(quiet("This step read notes that earlier steps had taken, not the document."));
+    box.replaceChildren(makeHint("This step read notes that earlier steps had taken, not the document."));
   } else if (!text) {
-    box.replaceChildren(quiet(missing));
-  } else if (found && found[0] < end && found[1] > start) {
-    const [from, to] = [Math.max(found[0], start), Math.min(found[1], end)];
-    const marked = made("mark", text.slice(from, to));
-    box.replaceChildren(text.slice(start, from), marked, text.slice(to, end));
-    return marked;
+    box.replaceChildren(makeHint(missing));
+  } else if (highlight && highlight[0] < end && highlight[1] > start) {
+    const [from, to] = [Math.max(highlight[0], start), Math.min(highlight[1], end)];
+    const mark = makeElement("mark", text.slice(from, to));
+    box.replaceChildren(text.slice(start, from), mark, text.slice(to, end));
+    return mark;
   } else {
     box.replaceChildren(...blocksOf(text.slice(start, end)));
   }
@@ -123,31 +126,33 @@ function blocksOf(text) {
   const blocks = [];
   for (let start = 0, end; start < text.length; start = end) {
     end = text.indexOf("\n", start + BLOCK_CHARACTERS) + 1 || text.length;
-    blocks.push(made("div", text.slice(start, end), { class: "block" }));
+    blocks.push(makeElement("div", text.slice(start, end), { class: "block" }));
   }
   return blocks;
 }
 
-function quiet(text) {
-  return made("p", text, { class: "quiet" });
+function makeHint(text) {
+  return makeElement("p", text, { class: "quiet" });
 }
 
-/** All figures of a read, and its settings. */
+/** Show all figures of a read, and its settings. */
 export function showTotals(trace) {
   const { totals, header, steps } = trace;
   const rows = [
-    ["Steps", `${shown(steps.length)}, of which ${shown(totals.changes)} changed the memory`],
-    ["Chunks", `${shown(totals.chunks)}, split: ${shown(trace.splits)}`],
-    ["Tokens in", `${shown(totals.prompt)}, cached: ${shown(totals.cached)}`],
-    ["Tokens out", shown(totals.completion)],
-    ["Replies cut", shown(totals.cut)],
-    ["Seconds in calls", shown(totals.seconds, 1)],
-    ...Object.entries(header.budgets ?? {}).map(([name, value]) => [name.replaceAll("_", " "), shown(value)]),
+    ["Steps", `${formatNumber(steps.length)}, of which ${formatNumber(totals.changes)} changed the memory`],
+    ["Chunks", `${formatNumber(totals.chunks)}, split: ${formatNumber(trace.splits)}`],
+    ["Tokens in", `${formatNumber(totals.prompt)}, cached: ${formatNumber(totals.cached)}`],
+    ["Tokens out", formatNumber(totals.completion)],
+    ["Replies cut", formatNumber(totals.cut)],
+    ["Seconds in calls", formatNumber(totals.seconds, 1)],
+    ...Object.entries(header.budgets ?? {}).map(([name, value]) => [name.replaceAll("_", " "), formatNumber(value)]),
     ...["model", "workflow", "tokenizer", "created", "version"].map((name) => [name, header[name]]),
     ["Sampling", Object.entries(header.sampling ?? {}).map(([name, value]) => `${name} ${value}`).join(", ")],
     ["Document", (header.document?.sources ?? []).slice(0, 100).join(", ")],
     ["SHA-256", header.document?.sha256],
   ];
-  const told = rows.filter(([, value]) => value !== undefined && value !== "");
-  element("totals").replaceChildren(...told.flatMap(([name, value]) => [made("dt", name), made("dd", String(value))]));
+  const nodes = rows
+    .filter(([, value]) => value !== undefined && value !== "")
+    .flatMap(([name, value]) => [makeElement("dt", name), makeElement("dd", String(value))]);
+  element("totals").replaceChildren(...nodes);
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import Any
 
 import hydra
@@ -96,7 +97,7 @@ def last_rows(keys: Iterable[str]) -> list[str]:
 def attempt_means(rewards: list[float], infos: list[Mapping[str, float]]) -> dict[str, float]:
     """The means over attempts, as metrics."""
     columns = {"reward": rewards} | {name: [float(info[name]) for info in infos] for name in infos[0]}
-    return {f"memagent/{name}": math.fsum(values) / len(values) for name, values in columns.items()}
+    return {f"memagent/{name}": fmean(values) for name, values in columns.items()}
 
 
 def check(config: DictConfig) -> None:
