@@ -11,6 +11,7 @@ it was not trained on, greedily and sampled.
 
 Seed 0 is first. If after 150 steps with the first arm its sampled score on the small documents is not twice
 that of the start, all ends there, and the report says so. So many --jobs run side by side, on one core each.
+To try another setting of the reinforcement, copy OUT/copied and OUT/forms-seed* to a new folder, and add --set.
 The essays must be fetched first (`memagent data fetch essays`). Started again, it continues where it stopped.
 --quick runs all of it with next to no training.
 
@@ -75,6 +76,7 @@ class Plan:
     last_count: int
     jobs: int
     quick: bool
+    settings: list[str]
     reporting: Lock = field(default_factory=Lock)
 
     def reports(self) -> list[int]:
@@ -137,7 +139,7 @@ def follow(plan: Plan, arm: str, seed: int, until: int) -> None:
     reader = run.with_name(f"{arm}-seed{seed}")
     for step in plan.reports():
         if 0 < step <= until and not all(is_read(plan, arm, seed, step, size) for size in SIZES):
-            changes = (*REINFORCEMENT, f"steps={step}", f"loss.credit={arm}")
+            changes = (*REINFORCEMENT, *plan.settings, f"steps={step}", f"loss.credit={arm}")
             train(plan, "run", run, seed, plan.start(seed), changes)
             shutil.rmtree(reader, ignore_errors=True)
             export(run, reader)
@@ -287,6 +289,14 @@ def _parse_arguments() -> Plan:
     parser.add_argument("--count", type=int, default=24, help="documents of each size in a report (24)")
     parser.add_argument("--last-count", type=int, default=96, help="in the first and the last one (96)")
     parser.add_argument("--jobs", type=int, default=2, help="commands side by side (2)")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another setting of the reinforcement",
+    )
     parser.add_argument("--quick", action="store_true", help="next to no training: does it run?")
     given = vars(parser.parse_args())
     return Plan(**given | {"arms": tuple(given["arms"])})

@@ -81,7 +81,7 @@ def test_each_arm_of_each_seed_is_measured_at_every_report(
     commands: tuple[ModuleType, Commands], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     module, recorder = commands
-    run(module, monkeypatch, tmp_path)
+    run(module, monkeypatch, tmp_path, "--set", "loss.overlong_tokens=0")
     runs = trained(recorder)
     for seed in range(2):
         for arm in ("trajectory", "answer"):
@@ -90,6 +90,7 @@ def test_each_arm_of_each_seed_is_measured_at_every_report(
         "the check is first"
     )
     for command in recorder.called:
+        assert ("loss.overlong_tokens=0" in command) == (command[:2] == ("train", "run"))
         if command[:2] == ("train", "run"):
             name = Path(command[command.index("--out") + 1]).name
             assert setting(command, "loss.credit") == name.partition("-")[0]
