@@ -11,7 +11,7 @@ it was not trained on, greedily and sampled.
 
 Seed 0 is first. If after 150 steps with the first arm its sampled score on the small documents is not twice
 that of the start, all ends there, and the report says so. So many --jobs run side by side, on one core each.
-To try another setting of the reinforcement, copy OUT/copied and OUT/forms-seed* to a new folder, and add --set.
+To try another setting of the reinforcement, copy OUT/copied and OUT/forms-seed* elsewhere and add --set.
 The essays must be fetched first (`memagent data fetch essays`). Started again, it continues where it stopped.
 --quick runs all of it with next to no training.
 
