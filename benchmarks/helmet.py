@@ -30,6 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from measure import name_model
+
 from memagent import Settings, aread, load_settings, open_engine, text_document
 from memagent.concurrency import map_concurrent
 from memagent.types import Engine
@@ -91,7 +93,7 @@ def main() -> None:
         parser.add_argument(name)
     options, arguments = parser.parse_known_args()
     settings = load_settings({name: getattr(options, name) for name in ("model", "base_url", "workflow")})
-    name = f"{Path(options.model or settings.engine.model or 'memagent').stem}-{options.workflow or 'auto'}"
+    name = f"{name_model(settings.engine.model or 'memagent')}-{settings.read.workflow or 'auto'}"
     os.chdir(options.helmet)
     sys.path.insert(0, ".")
     sys.argv = ["eval.py", "--no_cuda", "--num_workers", "0", *arguments, "--model_name_or_path", name]

@@ -72,6 +72,11 @@ def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
         file.writelines(vary(text, size_bytes))
 
 
+def name_model(model: str) -> str:
+    """What rows and folders call a model: a GGUF's file without its ending, or the last part of a name."""
+    return Path(model).name.removesuffix(".gguf")
+
+
 def load_rows(path: Path, *, missing_ok: bool = False) -> list[dict[str, Any]]:
     """The rows of a file: JSON lines or a JSON list, gzipped if its name ends in .gz.
 

@@ -34,7 +34,7 @@ import other_words
 import real_models
 import tally_corpora
 import verdicts
-from measure import append_row, load_rows, make_parser, table
+from measure import append_row, load_rows, make_parser, name_model, table
 from real_models import Peers, Reader, Row, read_theirs
 from retrieval import RETRIEVERS, Memo, answer_as_agent
 from tally import is_exact
@@ -211,7 +211,7 @@ async def read(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
     args.out.touch()  # what cannot be written fails now
     done = {(row["model"], row["reader"], row["id"]) for row in load_rows(args.out)}
-    model = Path(args.model).stem
+    model = name_model(args.model)
     async with open_model(args) as (engine, others):
         for heat in heats(args):
             for name in (name for name in args.readers if can_read(name, heat, others)):

@@ -57,7 +57,7 @@ def helmet(tmp_path: Path) -> Path:
 
 def evaluate(helmet: Path, server: Server) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, f"{BENCHMARKS}/helmet.py", str(helmet), "--base-url", server.base_url]
-    command += ["--model", "test-model", "--workflow", "full", "--test_files", "rows.jsonl"]
+    command += ["--model", "makers/test-2.5", "--workflow", "full", "--test_files", "rows.jsonl"]
     environment = {"XDG_CONFIG_HOME": str(helmet), "MEMAGENT_RETRIES": "0"}
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
@@ -68,7 +68,7 @@ def test_helmet_gets_the_replies_in_its_order_and_a_second_run_asks_nothing(helm
             done = evaluate(helmet, server)
             assert done.returncode == 0, done.stderr
         assert len(server.asked) == 2
-    outputs = json.loads((helmet / "output/test-model-full/rows.jsonl").read_text("utf-8"))
+    outputs = json.loads((helmet / "output/test-2.5-full/rows.jsonl").read_text("utf-8"))
     assert [output["output"] for output in outputs] == ["1950", "1961"]
     assert outputs[0]["input_text"] == "Answer in a word.\n\nQuestion: When was the ferry built?"
     assert all(output["input_len"] and output["output_len"] for output in outputs)
