@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from threading import Event as ThreadEvent
 from typing import Any
 
 import pytest
@@ -210,6 +211,34 @@ def test_an_attended_read_whose_client_leaves_while_it_is_stored_is_cancelled(
             while states() != ["cancelled"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert (await listen(jobs, await begin(jobs)))[-1].data == {"state": "done"}
+
+    finish(run())
+
+
+def test_a_read_that_is_cancelled_between_its_claim_and_its_start_is_not_read(
+    facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, claimed, go = HeldEngine(facts()), ThreadEvent(), ThreadEvent()
+    claim = Store.claim
+
+    def claim_slowly(store: Store, most: int) -> Job | None:
+        if job := claim(store, most):
+            claimed.set()
+            assert go.wait(20)
+        return job
+
+    monkeypatch.setattr(Store, "claim", claim_slowly)
+
+    async def run() -> None:
+        async with jobs_of(engine, tmp_path) as jobs:
+            job = await begin(jobs, attended=False)
+            assert await asyncio.to_thread(claimed.wait, 20)
+            await jobs.cancel(job)
+            go.set()
+            other = await begin(jobs, attended=False, key="other")
+            assert (await listen(jobs, other))[-1].data == {"state": "done"}
+            assert engine.paid == CALLS, "the other's"
+            assert (await listen(jobs, job))[-1].data == {"state": "cancelled"}
 
     finish(run())
 

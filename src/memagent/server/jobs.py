@@ -275,6 +275,9 @@ class Jobs:
         state: State = "failed"
         try:
             async with self.slots.take(job.owner):
+                now = await asyncio.to_thread(self.store.read, job.owner, job.id)
+                if now is None or now.state != "running":  # cancelled between its claim and its start
+                    return
                 outcome = await self._read(job)
             state = "done"
         except Exception as error:  # noqa: BLE001 the boundary
