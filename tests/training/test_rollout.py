@@ -153,6 +153,13 @@ def test_the_longest_reply_for_its_limit_is_what_is_taken_off() -> None:
     assert [attempt.reward for attempt in group.trajectories] == [0.5] * 4
 
 
+def test_a_thought_has_room_of_its_own_before_a_reply_is_overlong() -> None:
+    settings = SETTINGS.replace(thinking="on", thinking_tokens=20)
+    thoughtful = sampler(update="<think> one two three four five six seven </think> Ada")
+    (group, *_) = groups(thoughtful, settings=settings, overlong_tokens=4)
+    assert [attempt.reward for attempt in group.trajectories] == [1.0] * 4  # 10 tokens of 26
+
+
 def test_a_failed_attempt_at_the_limit_is_worth_no_more_than_a_wrong_answer_there() -> None:
     cut = "one two three four five six seven eight nine ten"
     rewards = {

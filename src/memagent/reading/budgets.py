@@ -43,14 +43,23 @@ class Budgets:
         """The budgets by name, without those of thoughts that are turned off."""
         return {name: tokens for name, tokens in asdict(self).items() if tokens or name in SET_BUDGETS}
 
+    @property
+    def update_reply_tokens(self) -> int:
+        """The most tokens of a reply that updates the memory: a thought and a memory."""
+        return self.update_thought_tokens + self.memory_tokens
+
+    @property
+    def answer_reply_tokens(self) -> int:
+        """The most tokens of the reply that answers: a thought and an answer."""
+        return self.answer_thought_tokens + self.answer_tokens
+
     def needed_tokens(self, memories: int = 1) -> int:
         """The tokens that an update or answer needs at most if it shows this many memories and rewrites one.
 
         The fixed text of the prompt is not counted.
         """
         shared = self.problem_tokens + memories * self.memory_tokens
-        update = self.chunk_tokens + self.memory_tokens + self.update_thought_tokens
-        return shared + max(update, self.answer_tokens + self.answer_thought_tokens)
+        return shared + max(self.chunk_tokens + self.update_reply_tokens, self.answer_reply_tokens)
 
     def fit(self, window_tokens: int, fixed_tokens: int, given: frozenset[str], memories: int = 1) -> Budgets:
         """These budgets, with those not in `given` reduced until all fit the model's window.

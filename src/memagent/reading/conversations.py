@@ -74,7 +74,7 @@ class Reading:
     async def count_room(self) -> int:
         """How many tokens a prompt leaves for the document. Raises `SettingsError` if none are left."""
         fixed = await self.count_tokens(self.prompts.bare_text) + await self.count_tokens(self.problem)
-        reply = self.budgets.answer_tokens + self.budgets.answer_thought_tokens
+        reply = self.budgets.answer_reply_tokens
         room = self.window_tokens - fixed - reply - _SLACK_TOKENS
         if room <= _SLACK_TOKENS:
             raise SettingsError(

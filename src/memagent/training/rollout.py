@@ -120,18 +120,13 @@ class Rollout:
     def _reward(self, example: Example, trajectory: Trajectory, reading: Read) -> float:
         """The reward of the answer (0 without one), less the largest penalty of any reply."""
         reward = 0.0 if trajectory.error else float(self.reward(example, trajectory))
-        limits = {"update": reading.budgets.memory_tokens, "answer": reading.budgets.answer_tokens}
-        return reward + min(
-            (
-                overlong_penalty(
-                    len(conversation.completion.completion_ids),
-                    limits[conversation.kind],
-                    self.overlong_tokens,
-                )
-                for conversation in trajectory.conversations
-            ),
-            default=0.0,
+        budgets = reading.budgets
+        limits = {"update": budgets.update_reply_tokens, "answer": budgets.answer_reply_tokens}
+        penalties = (
+            overlong_penalty(len(reply.completion.completion_ids), limits[reply.kind], self.overlong_tokens)
+            for reply in trajectory.conversations
         )
+        return reward + min(penalties, default=0.0)
 
 
 class _Recorder(Wrapper):

@@ -48,8 +48,7 @@ async def map_reduce(reading: Reading, chunks: AsyncIterable[Chunk], memory: str
     async for conversation in _take_notes(reading, chunks, notes):
         yield conversation
     budgets = reading.budgets
-    reply = budgets.answer_tokens + budgets.answer_thought_tokens
-    limit = budgets.needed_tokens() - budgets.problem_tokens - reply
+    limit = budgets.needed_tokens() - budgets.problem_tokens - budgets.answer_reply_tokens
     while True:
         while len(notes) > 1 and await reading.count_tokens(BETWEEN.join(notes)) > limit:
             count = reading.model.count_tokens
