@@ -115,15 +115,6 @@ def test_an_answer_that_the_document_does_not_say_is_marked(
     assert out.endswith(f"{SAID}\n") and marked not in err.rpartition("answered in")[2]
 
 
-def test_sources_go_to_stdout_only_if_they_are_asked_for(serve: Serve, story: Path, capsys: Capture) -> None:
-    words = ["ask", "Where was the black hat lost?", str(story), "--base-url", serve(notes(SAID)).base_url]
-    assert main(words) == 0
-    assert capsys.readouterr().out == f"{SAID}\n"
-    assert main([*words, "--cite"]) == 0
-    citation = f"{story}, characters 11 to 44: '{SAID}'"
-    assert citation in capsys.readouterr().out
-
-
 def test_a_row_of_many_files_says_that_no_answer_was_found(
     serve: Serve, story: Path, capsys: Capture
 ) -> None:
