@@ -1,6 +1,6 @@
 """Detect the encoding of a text file from its first bytes, or that it is not text; read JSONL and JSON.
 
-UTF-32 without a byte-order mark, which nothing writes, is not detected. JSONL becomes the texts of its rows.
+UTF-16 and UTF-32 without a byte-order mark are not detected. JSONL becomes the texts of its rows.
 JSON stays as it is, with letters in place of their escapes.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import json
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -53,14 +52,11 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
         for encoding in _ESCAPING:
             if _decodes(sample, encoding, whole):
                 return encoding
-    valid = _decodes(sample, "utf-8", whole)
-    if b"\x00" in sample and (wide := _wide_encoding(sample, valid)) is not None:
-        return wide
     controls = len(sample) - len(sample.translate(None, _CONTROLS))
     if (b"\x00" in sample and controls > len(sample) // 1000) or controls > len(sample) // 20:
         return None
     bad = sample.decode("utf-8", "replace").count("\ufffd")
-    if valid or bad * 10 < sum(byte >= 0x80 for byte in sample):
+    if _decodes(sample, "utf-8", whole) or bad * 10 < sum(byte >= 0x80 for byte in sample):
         return "utf-8"
     if declared := _find_declared(sample, whole):
         return declared
@@ -79,27 +75,6 @@ def _decodes(sample: bytes, encoding: str, whole: bool) -> bool:
     except UnicodeError:
         return False
     return True
-
-
-def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
-    """The byte order of UTF-16 without a mark, or None if the sample is not UTF-16.
-
-    The byte that varies less is taken for the high byte; nearly all of the decoded text must be printable. A
-    sample that is also valid UTF-8 must be alphabetic, with few high bytes and some ASCII; otherwise any text
-    with an occasional NUL would pass.
-    """
-    even, odd = set(sample[0::2]), set(sample[1::2])
-    distinct = min(len(even), len(odd))
-    encoding = "utf-16-le" if len(odd) == distinct else "utf-16-be"
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(sample[: len(sample) // 2 * 2])
-    except UnicodeDecodeError:
-        return None
-    categories = [unicodedata.category(letter) for letter in text if letter not in "\t\n\f\r"]
-    strange = sum(category in ("Cc", "Cn", "Co") for category in categories)
-    alphabetic = distinct <= 4 and sum(map(str.isascii, text)) * 10 >= len(text)
-    fits = strange <= len(text) // 1000 and distinct <= min(128, len(text) // 2)
-    return encoding if fits and (alphabetic or not valid_utf8) else None
 
 
 def _find_declared(sample: bytes, whole: bool) -> str | None:

@@ -165,8 +165,12 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     if encoding is None:
         if suffix in _ADVICE:
             raise UnusableError(f"{name} is a binary file: {_ADVICE[suffix]}")
-        hint = "; an office file's or a book's name must end in .docx, .epub and so on"
-        raise NoTextError(f"{name} is a binary file, not text{hint if sample.startswith(_ZIP) else ''}")
+        hint = ""
+        if sample.startswith(_ZIP):
+            hint = "; an office file's or a book's name must end in .docx, .epub and so on"
+        elif (0 in sample[::2]) != (0 in sample[1::2]):  # all zero bytes are the same halves of pairs
+            hint = "; if it is UTF-16, save it as UTF-8"
+        raise NoTextError(f"{name} is a binary file, not text{hint}")
     doubtful = is_doubtful(sample, encoding) if encoding else False
     return DocumentFile(
         name, origin, kind, encoding, size, named, gzipped, doubtful, title=name, beginning=beginning
