@@ -14,7 +14,8 @@ import pytest
 
 from files import PROSE, docx, epub, office, passed, pdf, read, text_of, write_files, zipped
 from memagent import DocumentError, open_document, text_document
-from memagent.documents.encodings import detect_encoding, is_doubtful, row_texts, unescape
+from memagent.documents.encodings import detect_encoding, is_doubtful
+from memagent.documents.jsonl import row_texts, unescape
 from memagent.errors import extra_hint
 
 # Formats
