@@ -267,8 +267,6 @@ def unpack(name: str, size_bytes: int, blocks: Iterator[bytes]) -> Iterator[byte
     length, unpacker = 0, None
     try:
         for block in blocks:
-            if unpacker is None:  # zeros that pad a tape block
-                block = block.lstrip(b"\0")
             while block:
                 unpacker = unpacker or zlib.decompressobj(31)
                 text = unpacker.decompress(block, BLOCK_BYTES)
@@ -277,8 +275,8 @@ def unpack(name: str, size_bytes: int, blocks: Iterator[bytes]) -> Iterator[byte
                     raise UnusableError(f"{name} unpacks to over {most // 2**20} MiB: unpack it first")
                 yield text
                 block = unpacker.unconsumed_tail
-                if unpacker.eof:  # another member may follow, or such padding
-                    block, unpacker = unpacker.unused_data.lstrip(b"\0"), None
+                if unpacker.eof:  # another member may follow
+                    block, unpacker = unpacker.unused_data, None
     except zlib.error as error:
         raise UnusableError(f"{name} is damaged: it cannot be unpacked ({error})") from error
     if unpacker is not None:
