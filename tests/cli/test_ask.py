@@ -433,7 +433,7 @@ def test_what_was_passed_over_is_always_said(serve: Serve, story: Path, capsys: 
     table = story.with_name("table.jsonl")
     assert main([*command, "--each", "--screen", "--out", str(table)]) == 0
     row = json.loads(table.read_text("utf-8"))
-    assert "chunks were passed over (screen)" in row["warnings"][-1]
+    assert "chunks were passed over (`screen`)" in row["warnings"][-1]
     assert main([*command, "--screen", "--workflow", "parallel"]) == 2
     assert "not for parallel" in capsys.readouterr().err
 

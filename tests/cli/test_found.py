@@ -123,7 +123,7 @@ def test_a_row_of_many_files_says_that_no_answer_was_found(
     assert main([*words, "--base-url", serve(lambda messages: SILENT).base_url]) == 0
     row = json.loads(table.read_text("utf-8"))
     assert (row["status"], row["answer"], row["statements"]) == ("answered", NOT_FOUND, [])
-    assert row["warnings"] == ["no answer was found"]
+    assert row["warnings"] == ["no answer was found: nothing was noted, so no model was asked"]
 
 
 def test_what_fits_one_prompt_is_read_in_one_and_it_is_said(
