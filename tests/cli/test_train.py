@@ -88,9 +88,9 @@ def collect(endpoint: Server, *more: str) -> list[str]:
 def test_trajectories_are_collected_and_imitated(endpoint: Server, capsys: Capture) -> None:
     assert main(collect(endpoint, "--count", "20")) == 0
     trajectories = list(read_trajectories("found.jsonl"))
-    assert (
-        0 < len(trajectories) < 20 and capsys.readouterr().err == f"{len(trajectories)} of 20 attempts kept\n"
-    )
+    err = capsys.readouterr().err
+    assert 0 < len(trajectories) < 20 and err.endswith(f"\n{len(trajectories)} of 20 attempts kept\n")
+    assert err.count(", reward ") == 20 and "\n20 of 20: " in err
     assert len({trajectory.example_id for trajectory in trajectories}) == len(trajectories)
     assert {(trajectory.reward, trajectory.answer in ("0", "1", "2")) for trajectory in trajectories} == {
         (1.0, True)
@@ -107,6 +107,8 @@ def test_what_is_kept_is_decided_by_the_least_reward(endpoint: Server, capsys: C
     more = ("--least-reward", "0", "--samples", "2", "--count", "5", *flags("read.temperature=1"))
     assert main(collect(endpoint, *more)) == 0
     assert "10 of 10 attempts kept" in capsys.readouterr().err
+    assert main(collect(endpoint, *more, "--quiet")) == 0
+    assert capsys.readouterr().err == ""
     assert main(collect(endpoint, "--samples", "2")) == 2
     assert "set a temperature" in capsys.readouterr().err
 

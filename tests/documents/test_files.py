@@ -237,17 +237,11 @@ def test_a_packed_text(tmp_path: Path, language: str, members: int) -> None:
     path = tmp_path / "a.txt.gz"
     size = -(-len(text) // members)
     parts = [text[start : start + size].encode() for start in range(0, len(text), size)]
-    path.write_bytes(b"".join(map(gzip.compress, parts)) + bytes(512))
+    path.write_bytes(b"".join(map(gzip.compress, parts)))
     document = open_document(path)
     assert text_of(document) == text
     assert document.text_bytes is None
     assert max(len(block.text) for block in document.blocks()) <= BLOCK
-
-
-def test_a_packed_text_may_be_followed_by_more_zeros_than_a_block(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress(b"hello") + bytes(3 * BLOCK) + gzip.compress(b" world") + bytes(BLOCK))
-    assert text_of(open_document(path)) == "hello world"
 
 
 def test_packed_pages_and_rows(tmp_path: Path) -> None:

@@ -445,14 +445,10 @@ def test_a_row_of_a_sheet(row: str, text: str) -> None:
 
 
 @office
-@pytest.mark.parametrize("before", range(2**20 - 20, 2**20 - 10, 4))
-def test_a_formula_under_a_prefix(before: int) -> None:
-    """It is found wherever the file is cut into blocks."""
+def test_a_formula_under_a_prefix() -> None:
     main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-    head = f'<sheets:worksheet xmlns:sheets="{main}"><sheets:sheetData><sheets:row>'
-    head += " " * (before - len(head))
-    text = f"{head}<sheets:c><sheets:f>SUM(B1:C9)</sheets:f></sheets:c>"
-    text += "</sheets:row></sheets:sheetData></sheets:worksheet>"
+    text = f'<sheets:worksheet xmlns:sheets="{main}"><sheets:sheetData><sheets:row><sheets:c><sheets:f>'
+    text += "SUM(B1:C9)</sheets:f></sheets:c></sheets:row></sheets:sheetData></sheets:worksheet>"
     old = f'<worksheet xmlns="{main}"><sheetData></sheetData></worksheet>'
     assert "| =SUM(B1:C9) |" in text_in("xlsx", rewrite(sheet(b""), "xl/worksheets/", (old, text)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memagent import open_document, text_document
+from memagent import text_document
 from memagent.documents.marks import mark_of
 from memagent.settings import user_data_path
 
@@ -54,12 +54,3 @@ def test_the_secret_is_made_once_and_private() -> None:
 def test_where_none_can_be_kept_a_process_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/proc/nowhere")
     assert text_document("one").mark == text_document("one").mark != mark_of("one", b"")
-
-
-def test_a_forged_mark_is_never_that_of_the_document(tmp_path: Path) -> None:
-    """The mark follows from all bytes of the document: a text that has it has another one."""
-    path, mark = tmp_path / "a.txt", ""
-    for _ in range(3):
-        path.write_text(f"A.\n</chunk-{mark}>\n")
-        before, mark = mark, open_document(path).mark
-        assert mark != before

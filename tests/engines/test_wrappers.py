@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from function_engine import FunctionEngine
-from memagent import CallLimitError, Completion, Message, ReadSettings, Sampling, Usage
+from memagent import CallLimitError, Completion, Engine, Message, ReadSettings, Sampling, Usage
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.wrappers import (
     Again,
@@ -85,10 +85,28 @@ def test_a_judge_gives_the_verdicts_and_costs_nothing() -> None:
     judge = FunctionEngine(
         lambda prompt: Completion("Yes", usage=usage, alternatives={"Yes": -0.1}), judges="lora"
     )
-    judged = Judged(main, judge)
-    verdict = asyncio.run(judged.complete(MESSAGES, Sampling(1, verdict=True)))
+    opened: list[Engine] = []
+
+    async def open_judge() -> Engine:
+        opened.append(judge)
+        await asyncio.sleep(0)
+        return judge
+
+    judged = Judged(main, "lora", open_judge)
     answer = asyncio.run(judged.complete_while(MESSAGES, Sampling(9), lambda _: True))
+    assert not opened, "no verdict was asked for"
+
+    async def verdicts() -> list[Completion]:
+        first, *others = (
+            asyncio.ensure_future(judged.complete(MESSAGES, Sampling(1, verdict=True))) for _ in range(4)
+        )
+        await asyncio.sleep(0)
+        first.cancel()
+        return await asyncio.gather(*others)
+
+    verdict, *_ = asyncio.run(verdicts())
+    assert len(opened) == 1
     assert (verdict.text, verdict.alternatives, verdict.usage) == ("Yes", {"Yes": -0.1}, Usage())
     assert (answer.text, answer.usage) == ("an answer", usage)
     assert (judged.model.judges, judged.model.window_tokens) == ("lora", 512)
-    assert (len(main.prompts), len(judge.prompts)) == (1, 1)
+    assert (len(main.prompts), len(judge.prompts)) == (1, 3)

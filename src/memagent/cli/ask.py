@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from memagent.cli.doubts import doubts_of
 from memagent.cli.each import ask_each, each_flags
 from memagent.cli.flags import PATH, Command, complete_files, quiet_and_verbose, with_settings
 from memagent.cli.follow_up import check_words, documents_of, last_read, settings_of, warn_of_another
@@ -36,6 +35,7 @@ from memagent.documents.opening import Document, Pass, open_document
 from memagent.engines import choose, open_engine
 from memagent.engines.wrappers import Spending
 from memagent.errors import EngineError, JournalError, MemAgentError, SettingsError
+from memagent.reading.doubts import doubt_words, doubts_of
 from memagent.reading.journal import earlier_paths, new_path
 from memagent.reading.lines import Header
 from memagent.reading.lockstep import Seat, Together
@@ -252,7 +252,6 @@ async def _answer(
     """Read for one question; an error is returned, not raised."""
     (question, seat), display = seated, request.display
     read: Read | None = None
-    noted = False
     try:
         read = Read(
             question.text, request.document, seat, request.settings.read,
@@ -263,7 +262,6 @@ async def _answer(
         if asks_to_count(question.text) and not read.counts:
             display.remark("this asks for something to be counted up: memagent tally has code count it")
         async for conversation in read:
-            noted = conversation.kind == "update" or (noted and bool(conversation.memory))
             display.show(question.number, conversation)
             if read.counts and conversation.chunk_index is None and conversation.memory:  # the plan
                 display.remark(conversation.memory.rstrip())
@@ -274,7 +272,7 @@ async def _answer(
         display.end(question.number)
         if read:
             request.passes.append(read.blocks)
-    if read.keeps_memory and not noted and read.progress.spent.calls:  # answered at once, from all of it
+    if read.keeps_memory and not read.noted and read.progress.spent.calls:  # answered at once, from all of it
         display.remark("read in one prompt: it takes less than half the window (or --workflow notes)")
     if read.stopped_early:
         all_chunks = f" of about {count}" if (count := read.progress.chunks_in_all) else ""
@@ -282,8 +280,9 @@ async def _answer(
         display.remark(f"{chunks} were enough, the others were not read (--likeliest-chunks, --early-exit)")
     if (given_up := read.progress.given_up) and read.memory:
         display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")
-    for doubt in await asyncio.to_thread(doubts_of, read, noted):
-        warn(doubt)
+    for doubt in (await asyncio.to_thread(doubt_words, read), *doubts_of(read)):
+        if doubt:
+            warn(doubt)
     return question, read.result
 
 

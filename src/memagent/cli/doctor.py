@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from importlib.metadata import PackageNotFoundError, version
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -30,20 +31,6 @@ from memagent.settings import (
 from memagent.types import ESTIMATE, Engine, Message, Sampling
 
 _TRIAL = "Text: The tide is in.\n\nDoes the text say anything? Reply Yes or No."
-_PACKAGES = {
-    "the base": ("httpx2", "xllamacpp", "pydantic"),
-    "[formats]": ("mammoth", "openpyxl", "python-pptx", "striprtf"),
-    "[tokenizers]": ("tokenizers",),
-    "[eval]": ("ijson", "wonderwords"),
-    "[hub]": ("huggingface_hub",),
-    "[serve]": ("fastapi", "prometheus-client", "python-multipart", "uvicorn"),
-    "[mcp]": ("mcp",),
-    "[train]": ("torch", "transformers", "accelerate", "peft", "gguf"),
-    "[report]": ("matplotlib",),
-    "[ray]": ("ray",),
-    "[tally]": ("dateparser", "price-parser", "rapidfuzz"),
-    "[verl]": ("verl",),
-}
 
 
 @click.command(cls=Command, short_help="Say what is installed, and what is wrong.")
@@ -55,7 +42,7 @@ def command(settings: Settings) -> int:
     `ask` could not start.
     """
     say(f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
-    for group, names in _PACKAGES.items():
+    for group, names in _packages().items():
         say(f"{group}: {', '.join(f'{name} {_version(name)}' for name in names)}")
     config = user_config_path()
     say(f"settings file: {config}{'' if config.is_file() else ' (none)'}")
@@ -70,6 +57,17 @@ def command(settings: Settings) -> int:
         return 2
     say("all is well")
     return 0
+
+
+def _packages() -> dict[str, list[str]]:
+    """The packages that memagent and each of its extras need."""
+    groups: dict[str, list[str]] = {}
+    for requirement in requires("memagent") or ():
+        extra = requirement.partition("extra == ")[2].strip("'\"")
+        if extra != "dev":
+            group = groups.setdefault(f"[{extra}]" if extra else "the base", [])
+            group.append(re.split("[<>=;]", requirement, maxsplit=1)[0])
+    return groups
 
 
 def _version(package: str) -> str:

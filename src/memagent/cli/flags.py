@@ -154,10 +154,12 @@ def _option(name: str, item: FieldInfo) -> Callable[[Any], Any]:
     return click.option(flag, default=None, help=text, **options)
 
 
+with_verbose = click.option(
+    "--verbose", is_flag=True, expose_value=False, help="report retries",
+    callback=lambda _context, _option, verbose: log_to_stderr(verbose=True) if verbose else None,
+)  # fmt: skip
+
+
 def quiet_and_verbose(function: Function) -> Function:
     """Add --quiet, which the command's function receives, and --verbose, which is handled here."""
-    verbose = click.option(
-        "--verbose", is_flag=True, expose_value=False, help="report retries",
-        callback=lambda _context, _option, verbose: log_to_stderr(verbose=True) if verbose else None,
-    )  # fmt: skip
-    return click.option("--quiet", is_flag=True, help="no progress on stderr")(verbose(function))
+    return click.option("--quiet", is_flag=True, help="no progress on stderr")(with_verbose(function))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from memagent.cli.flags import PATH, Command, quiet_and_verbose, with_settings
+from memagent.cli.flags import PATH, Command, with_settings, with_verbose
 from memagent.cli.messages import exit_code, print_error, say_json
 from memagent.errors import MemAgentError
 from memagent.settings import Settings
@@ -28,14 +28,13 @@ _OF_OTHER_READS = ("adapter", "cite", "discover", "dtype", "engine", "lookahead"
 @click.option("--reward", metavar="MODULE:FUNCTION", help="what rewards the attempt (an exact match does)")
 @click.option("--scorer", type=click.Choice(list(SCORERS)), metavar="NAME",
               help=f"reward by this scorer instead: {', '.join(SCORERS)}")  # fmt: skip
-@quiet_and_verbose
+@with_verbose
 @with_settings(leave_out=(*_OF_THE_GATEWAY, *_OF_OTHER_READS))
-def command(example: Path, reward: str | None, scorer: str | None, quiet: bool, settings: Settings) -> int:
+def command(example: Path, reward: str | None, scorer: str | None, settings: Settings) -> int:
     """Make and reward one attempt at an example, and print it as one line of JSON.
 
     The endpoint at --base-url is a trainer's gateway: it decides how replies are drawn, and records them.
     """
-    del quiet
     item, rewards = load_example(example), load_reward(reward, scorer)
     trajectory, code = Trajectory(item.id, (), ""), 0
     try:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from memagent.cli.flags import PATH, complete_files, quiet_and_verbose, together
 from memagent.cli.messages import say, tell
+from memagent.cli.progress import RunDisplay
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
 from memagent.engines.llamacpp import catalogue
@@ -27,6 +28,7 @@ from memagent.training.data import load_data, write_trajectories
 from memagent.training.rewards import load_reward
 from memagent.training.rollout import Rollout
 from memagent.training.settings import load_training
+from memagent.types import NOTHING_SPENT, Trajectory
 
 _Form = Literal["adapter", "merged", "gguf", "gguf-adapter"]
 
@@ -143,14 +145,22 @@ def collect(
     data = load_data(settings.data.examples, settings.seed, estimate_tokens)
     reward = load_reward(settings.data.reward, settings.data.scorer)
     examples = data.first(count)
+    total = len(examples) * samples
 
-    async def make() -> int:
+    async def make(display: RunDisplay) -> int:
+        def show(attempt: Trajectory | None) -> None:
+            note = f"{attempt.example_id}, reward {attempt.reward}" if attempt else ""
+            display.add("", note, NOTHING_SPENT)
+
+        display.begin({"": total}, {})
         async with open_engine(settings.engine) as engine:
             rollout = Rollout(engine=engine, settings=settings.read, reward=reward)
-            return await write_trajectories(out, collect_from(examples, rollout, least_reward, samples))
+            good = collect_from(examples, rollout, least_reward, samples, show)
+            return await write_trajectories(out, good)
 
-    written = asyncio.run(make())
-    tell(f"{written} of {len(examples) * samples} attempts kept", quiet=quiet)
+    with RunDisplay(quiet, "attempts") as display:
+        written = asyncio.run(make(display))
+    tell(f"{written} of {total} attempts kept", quiet=quiet)
 
 
 @command.command(short_help="Write what a run has learned as a model.")

@@ -35,11 +35,7 @@ _BOUNDARIES = (
     re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』]*"),
     re.compile(r"\s+"),
 )
-# What belongs to the character before it, besides combining marks: a joiner, vowels and finals of
-# decomposed Hangul, skin tones, the tag letters of a flag.
-_EXTENDS = re.compile("[\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
-_FLAG_HALVES = re.compile("[\U0001f1e6-\U0001f1ff]+$")
-_MAX_CHARACTER = 32
+_MAX_MARKS = 32  # of a letter: further ones may be cut off
 _BAR = re.compile(r"(?<!\\)\|")
 _SEPARATORS = (",", ";", "\t", "|")
 _MAX_ROWS = 50  # that are looked at to find a table's head
@@ -160,26 +156,13 @@ def natural_end(text: str, limit: int) -> int:
 
 
 def _whole_character(text: str, end: int) -> int:
-    """`end`, moved back so that it splits no line end and nothing that a reader sees as one character."""
+    """`end`, moved back so that it splits no line end, and no letter from its combining marks."""
     end = max(end, 1)
-    before = range(end, max(end - _MAX_CHARACTER, 0), -1)
-    return next((position for position in before if not _join(text, position)), end)
-
-
-def _join(text: str, position: int) -> bool:
-    """Whether the characters on either side of a position belong together."""
-    before, after = text[position - 1], text[position : position + 1]
-    if not after:
-        return False
-    if _FLAG_HALVES.match(after):
-        halves = _FLAG_HALVES.search(text, max(position - _MAX_CHARACTER, 0), position)
-        return halves is not None and len(halves.group()) % 2 == 1
-    return (
-        before == "\u200d"
-        or before + after == "\r\n"
-        or _EXTENDS.match(after) is not None
-        or unicodedata.category(after).startswith("M")
-    )
+    for position in range(end, max(end - _MAX_MARKS, 0), -1):
+        after = text[position : position + 1] or " "
+        if text[position - 1] + after != "\r\n" and not unicodedata.category(after).startswith("M"):
+            return position
+    return end
 
 
 def count_with(head: str, count_tokens: TokenCounter) -> TokenCounter:

@@ -1,23 +1,17 @@
-"""Detect the encoding of a text file from its first bytes, or that it is not text; read JSONL and JSON.
+"""Detect the encoding of a text file from its first bytes, or that it is not text.
 
-UTF-32 without a byte-order mark, which nothing writes, is not detected. JSONL becomes the texts of its rows.
-JSON stays as it is, with letters in place of their escapes.
+UTF-16 and UTF-32 without a byte-order mark are not detected.
 """
 
 from __future__ import annotations
 
 import codecs
-import json
 import re
-import unicodedata
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 
 import chardet
 
 from memagent.documents.converters.text import meant_encoding
-from memagent.text import sendable
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -53,14 +47,11 @@ def detect_encoding(sample: bytes, whole: bool = True) -> str | None:
         for encoding in _ESCAPING:
             if _decodes(sample, encoding, whole):
                 return encoding
-    valid = _decodes(sample, "utf-8", whole)
-    if b"\x00" in sample and (wide := _wide_encoding(sample, valid)) is not None:
-        return wide
     controls = len(sample) - len(sample.translate(None, _CONTROLS))
     if (b"\x00" in sample and controls > len(sample) // 1000) or controls > len(sample) // 20:
         return None
     bad = sample.decode("utf-8", "replace").count("\ufffd")
-    if valid or bad * 10 < sum(byte >= 0x80 for byte in sample):
+    if _decodes(sample, "utf-8", whole) or bad * 10 < sum(byte >= 0x80 for byte in sample):
         return "utf-8"
     if declared := _find_declared(sample, whole):
         return declared
@@ -81,27 +72,6 @@ def _decodes(sample: bytes, encoding: str, whole: bool) -> bool:
     return True
 
 
-def _wide_encoding(sample: bytes, valid_utf8: bool) -> str | None:
-    """The byte order of UTF-16 without a mark, or None if the sample is not UTF-16.
-
-    The byte that varies less is taken for the high byte; nearly all of the decoded text must be printable. A
-    sample that is also valid UTF-8 must be alphabetic, with few high bytes and some ASCII; otherwise any text
-    with an occasional NUL would pass.
-    """
-    even, odd = set(sample[0::2]), set(sample[1::2])
-    distinct = min(len(even), len(odd))
-    encoding = "utf-16-le" if len(odd) == distinct else "utf-16-be"
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(sample[: len(sample) // 2 * 2])
-    except UnicodeDecodeError:
-        return None
-    categories = [unicodedata.category(letter) for letter in text if letter not in "\t\n\f\r"]
-    strange = sum(category in ("Cc", "Cn", "Co") for category in categories)
-    alphabetic = distinct <= 4 and sum(map(str.isascii, text)) * 10 >= len(text)
-    fits = strange <= len(text) // 1000 and distinct <= min(128, len(text) // 2)
-    return encoding if fits and (alphabetic or not valid_utf8) else None
-
-
 def _find_declared(sample: bytes, whole: bool) -> str | None:
     """The encoding that a page of HTML or XML declares, unless its bytes do not fit it."""
     match = _DECLARED.search(sample, 0, _DECLARED_WITHIN)
@@ -111,64 +81,3 @@ def _find_declared(sample: bytes, whole: bool) -> str | None:
         if not encoding.startswith("utf") and _decodes(sample, encoding, whole):
             return encoding
     return None
-
-
-_MAX_ROW = 2**25  # characters; parsed, a row takes several times its length
-_ESCAPE = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.|\Z)", re.DOTALL
-)
-_MAX_ESCAPE = 12  # characters
-
-
-def row_texts(blocks: Iterable[str]) -> Iterator[str]:
-    """The text of each row of a JSONL file, followed by a blank line.
-
-    A row of over 32 Mi characters is not parsed but read as it is, so that memory use stays bounded.
-    """
-    parts: list[str] = []  # of the current row
-    length, is_long = 0, False
-    for block in chain(blocks, ("\n",)):
-        *ends, rest = block.split("\n")
-        for end in ends:
-            line = "".join([*parts, end]).strip()
-            if is_long:
-                yield line + "\n\n"
-            elif line:
-                yield _row_text(line) + "\n\n"
-            parts, length, is_long = [], 0, False
-        parts.append(rest)
-        length += len(rest)
-        if length > _MAX_ROW:
-            yield "".join(parts)
-            parts, is_long = [], True
-
-
-def _row_text(line: str) -> str:
-    """A row's `text`, or else its `content`, or the row itself if it is a string; or else the line."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    texts = (row.get("text"), row.get("content")) if isinstance(row, dict) else (row,)
-    text = next((value for value in texts if isinstance(value, str) and value.strip()), None)
-    return "".join(unescape([line])) if text is None else sendable(text)
-
-
-def unescape(blocks: Iterable[str]) -> Iterator[str]:
-    r"""JSON with letters in place of their escapes (\u0434), except those that a string must escape."""
-    rest = ""
-    for block in chain(blocks, ("",)):
-        text = rest + block
-        end = max(len(text) - _MAX_ESCAPE, 0) if block else len(text)
-        # An escape that reaches beyond may continue in the next block.
-        end = next((match.start() for match in _ESCAPE.finditer(text) if match.end() > end), end)
-        yield _ESCAPE.sub(_unescape_one, text[:end])
-        rest = text[end:]
-
-
-def _unescape_one(match: re.Match[str]) -> str:
-    escape = match.group()
-    if len(escape) < 6:
-        return escape
-    letter: str = json.loads(f'"{escape}"')
-    return escape if letter < " " or letter in '"\\' or "\ud800" <= letter <= "\udfff" else letter

@@ -165,8 +165,12 @@ def look_at(origin: Path | IO[bytes], name: str, named: bool) -> DocumentFile:
     if encoding is None:
         if suffix in _ADVICE:
             raise UnusableError(f"{name} is a binary file: {_ADVICE[suffix]}")
-        hint = "; an office file's or a book's name must end in .docx, .epub and so on"
-        raise NoTextError(f"{name} is a binary file, not text{hint if sample.startswith(_ZIP) else ''}")
+        hint = ""
+        if sample.startswith(_ZIP):
+            hint = "; an office file's or a book's name must end in .docx, .epub and so on"
+        elif (0 in sample[::2]) != (0 in sample[1::2]):  # all zero bytes are the same halves of pairs
+            hint = "; if it is UTF-16, save it as UTF-8"
+        raise NoTextError(f"{name} is a binary file, not text{hint}")
     doubtful = is_doubtful(sample, encoding) if encoding else False
     return DocumentFile(
         name, origin, kind, encoding, size, named, gzipped, doubtful, title=name, beginning=beginning
@@ -263,8 +267,6 @@ def unpack(name: str, size_bytes: int, blocks: Iterator[bytes]) -> Iterator[byte
     length, unpacker = 0, None
     try:
         for block in blocks:
-            if unpacker is None:  # zeros that pad a tape block
-                block = block.lstrip(b"\0")
             while block:
                 unpacker = unpacker or zlib.decompressobj(31)
                 text = unpacker.decompress(block, BLOCK_BYTES)
@@ -273,8 +275,8 @@ def unpack(name: str, size_bytes: int, blocks: Iterator[bytes]) -> Iterator[byte
                     raise UnusableError(f"{name} unpacks to over {most // 2**20} MiB: unpack it first")
                 yield text
                 block = unpacker.unconsumed_tail
-                if unpacker.eof:  # another member may follow, or such padding
-                    block, unpacker = unpacker.unused_data.lstrip(b"\0"), None
+                if unpacker.eof:  # another member may follow
+                    block, unpacker = unpacker.unused_data, None
     except zlib.error as error:
         raise UnusableError(f"{name} is damaged: it cannot be unpacked ({error})") from error
     if unpacker is not None:

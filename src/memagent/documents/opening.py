@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from memagent.documents.conversion import convert_blocks, is_cached
 from memagent.documents.converters import HTML, PAGED
 from memagent.documents.converters.text import PAGE_END, REMARK
-from memagent.documents.encodings import row_texts, unescape
 from memagent.documents.files import (
     DocumentFile,
     Fingerprint,
@@ -31,6 +30,7 @@ from memagent.documents.files import (
     take_fingerprint,
     unpack,
 )
+from memagent.documents.jsonl import row_texts, unescape
 from memagent.documents.marks import PUBLIC, mark_of
 from memagent.documents.markup import markdown_of
 from memagent.documents.paths import escape_path, find_files, keep_input

@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,30 +97,33 @@ def is_missing_path(model: str) -> bool:
 async def open_engine(settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
     """Open the engine that the settings ask for, and close it at the end of the `async with`.
 
-    With `judge`, verdicts come from that model. Raises `SettingsError` or `EngineError`; the message says
-    what to do next.
+    With `judge`, verdicts come from that model, which is loaded for the first of them. Raises `SettingsError`
+    or `EngineError`; the message says what to do next.
     """
     settings = settings or EngineSettings()
     judge = find_judge(settings)
     async with AsyncExitStack() as opened:
         engine = await _open(settings, opened)
-        yield Judged(engine, await _open(judge, opened)) if judge else engine
+        if judge:
+            engine = Judged(engine, judge[1], partial(_open, judge[0], opened))
+        yield engine
 
 
-def find_judge(settings: EngineSettings) -> EngineSettings | None:
-    """The settings of the judge, which is not loaded; None if there is none.
+def find_judge(settings: EngineSettings) -> tuple[EngineSettings, str] | None:
+    """The settings of the judge, which is not loaded, and what it judges with; None if there is none.
 
     Raises `SettingsError` if it was not trained to give verdicts.
     """
     if not settings.judge:
         return None
     judge = EngineSettings(model=settings.judge, threads=settings.threads)
-    if not choose(judge).kind.preview(judge, None).judges:
+    judges: str = choose(judge).kind.preview(judge, None).judges
+    if not judges:
         raise SettingsError(
             f"`judge` is {settings.judge}, which was not trained to give verdicts: "
             f"name a model that was, such as {catalogue.DEFAULT}"
         )
-    return judge
+    return judge, judges
 
 
 async def _open(settings: EngineSettings, opened: AsyncExitStack) -> Engine:

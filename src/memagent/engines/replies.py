@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.documents.tokens import fewest_tokens, fewest_tokens_at_most
+from memagent.documents.tokens import fewest_tokens
 from memagent.engines.endpoint import UnreachableError
 from memagent.engines.refusals import HttpReply, TransientError, UnusableReplyError, brief, is_page
 from memagent.errors import ContextOverflowError, EngineError
@@ -112,10 +112,8 @@ async def check_read_whole(texts: Sequence[str], usage: Usage) -> None:
     Some do so silently (Ollama, if a prompt is longer than its `num_ctx`).
     """
     read = usage.prompt_tokens
-    if not 0 < read < _min_read(sum(map(fewest_tokens_at_most, texts))):
-        return
     fewest = await asyncio.to_thread(lambda: sum(map(fewest_tokens, texts)))
-    if read < _min_read(fewest):
+    if 0 < read < _min_read(fewest):
         raise ContextOverflowError(
             f"the endpoint read {read:,} tokens of a prompt that has at least {fewest:,}, and silently "
             f"dropped the rest: {_WIDEN}"

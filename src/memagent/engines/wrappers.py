@@ -83,25 +83,30 @@ def forwards(engine: Engine) -> bool:
 
 
 class Judged(Wrapper):
-    """Asks another engine, the `judge`, for verdicts, and the wrapped one for all else.
+    """Asks another engine, the judge, for verdicts, and the wrapped one for all else.
 
-    What the judge reads is not counted as spent: it runs on this machine.
+    The judge is opened once, for the first verdict; `judges` is what its model will say. What it reads is not
+    counted as spent: it runs on this machine.
     """
 
-    def __init__(self, engine: Engine, judge: Engine) -> None:
+    def __init__(self, engine: Engine, judges: str, open_judge: Callable[[], Awaitable[Engine]]) -> None:
         super().__init__(engine)
-        self._judge = judge
+        self._judges, self._open_judge = judges, open_judge
+        self._judge: asyncio.Future[Engine] | None = None
 
     @property
     def model(self) -> Model:
         """The model of the wrapped engine, with the judge's verdicts."""
-        return replace(self.engine.model, judges=self._judge.model.judges)
+        return replace(self.engine.model, judges=self._judges)
 
     async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete with the judge or the wrapped engine."""
         if not sampling.verdict:
             return await complete(messages, sampling)
-        return replace(await self._judge.complete(messages, sampling), usage=Usage())
+        if self._judge is None:
+            self._judge = asyncio.ensure_future(self._open_judge())
+        judge = await asyncio.shield(self._judge)  # who is cancelled leaves it to the others
+        return replace(await judge.complete(messages, sampling), usage=Usage())
 
 
 class CriticalPath(Wrapper):

@@ -89,6 +89,8 @@ class Read:
         self.has_answer = False
         """Whether the document gave an answer; if not, the answer is `NOT_FOUND` or `NO_ROOM`."""
         self.doubtful = False
+        self.noted = False
+        """Whether what was noted leads to the answer; a short document is answered from whole instead."""
         self.table: Mapping[str, Any] | None = None
         """What the answer was counted from, and how, as JSON, if code counted it."""
         self.statements: tuple[Statement, ...] = ()
@@ -203,6 +205,7 @@ class Read:
 
     async def _take(self, conversation: Conversation) -> None:
         """Count a conversation, and look for the sources of the memory that it has written."""
+        self.noted = conversation.kind == "update" or (self.noted and bool(conversation.memory))
         if not conversation.unused:
             self._meter.turn(conversation.chunk_index)
             if self._provenance:

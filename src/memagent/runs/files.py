@@ -20,7 +20,7 @@ from memagent.documents.files import NoTextError
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, EngineError, JournalError, SettingsError, reason
 from memagent.reading.api import begin_forecast
-from memagent.reading.progress import Result
+from memagent.reading.doubts import doubts_of
 from memagent.reading.read import Read
 from memagent.reading.sources import NEAREST, Statement, statements_from
 from memagent.runs.batch import RunLog, record_failure
@@ -124,24 +124,17 @@ async def read_file(engine: Engine, file: OneFile) -> FileRow:
         statements=() if failure else done.statements,
         error=failure.error,
         cause=failure.cause,
-        warnings=tuple(_warnings(read, done, bool(failure))),
+        warnings=tuple(_warnings(read, status == "answered")),
     )
 
 
-def _warnings(read: Read, done: Result, failed: bool) -> Iterator[str]:
+def _warnings(read: Read, answered: bool) -> Iterator[str]:
     yield from read.blocks.skipped
     if count := sum(read.blocks.replaced.values()):
         yield f"{count} characters could not be decoded and were read as U+FFFD"
-    if not (failed or done.found):
-        lost = done.given_up and not done.memory
-        yield "no answer was found: the memory has no room" if lost else "no answer was found"
-    elif done.doubtful:
-        yield "the file has little of what the question names"
-    if done.cut:
-        yield f"{done.cut} of {done.spent.calls} replies were cut at their token budget"
-    if done.passed_over:
-        yield f"{done.passed_over} of {done.chunks} chunks were passed over (screen)"
-    if done.spent.estimated:
+    if answered:
+        yield from doubts_of(read)
+    if read.progress.spent.estimated:
         yield "the endpoint reported no token usage: tokens and cost are estimates"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -21,12 +21,17 @@ _log = logging.getLogger(__name__)
 
 
 async def collect(
-    examples: Iterable[Example], rollout: Rollout, least_reward: float = 1.0, samples: int = 1
+    examples: Iterable[Example],
+    rollout: Rollout,
+    least_reward: float = 1.0,
+    samples: int = 1,
+    on_attempt: Callable[[Trajectory | None], None] = lambda _attempt: None,
 ) -> AsyncGenerator[Trajectory, None]:
     """The trajectories that earned `least_reward` or more, in the examples' order, without cut replies.
 
     Makes `samples` attempts at each example, as many at once as the engine takes calls. With a seed in the
-    rollout's settings, each attempt and each of its calls gets its own. Raises `EngineError` if the engine
+    rollout's settings, each attempt and each of its calls gets its own. `on_attempt` is
+    called with each attempt, None for an example that cannot be read. Raises `EngineError` if the engine
     fails for good, and `SettingsError` for no number and for samples that would all be the same.
     """
     settings = rollout.settings
@@ -44,6 +49,7 @@ async def collect(
     )
     async with aclosing(trajectories) as done:
         async for trajectory in done:
+            on_attempt(trajectory)
             if trajectory and not trajectory.error and (trajectory.reward or 0.0) >= least_reward:
                 # Training ends every reply, and nothing says where one that was cut would have ended.
                 whole = [

@@ -447,7 +447,9 @@ def test_a_judge_is_a_model_that_was_trained_to_give_verdicts(
     async def ask() -> tuple[str, int | None, int]:
         async with open_any(settings) as engine:
             verdict = await engine.complete(user("Is rain wet?"), Sampling(1, verdict=True))
-            return engine.model.judges, engine.model.window_tokens, verdict.usage.prompt_tokens
+        with pytest.raises(EngineError, match="of judge is closed"):
+            await engine.complete(user("Is rain wet?"), Sampling(1, verdict=True))
+        return engine.model.judges, engine.model.window_tokens, verdict.usage.prompt_tokens
 
     with pytest.raises(SettingsError, match=r"`judge` is .*, which was not trained to give verdicts"):
         asyncio.run(ask())
