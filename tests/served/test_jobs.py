@@ -59,6 +59,17 @@ async def leave(listener: asyncio.Task[Any]) -> None:
     await asyncio.gather(listener, return_exceptions=True)
 
 
+async def wait_for_state(jobs: Jobs, state: str) -> None:
+    """Wait until the only read has this state."""
+
+    def state_now() -> str | None:
+        names = [path.name for path in (jobs.store.folder / "reads").iterdir()]
+        return next((job.state for name in names if (job := jobs.store.read("owner", name))), None)
+
+    while state_now() != state:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
 def finish(work: Coroutine[Any, Any, None]) -> None:
     """Run some work that must end."""
     asyncio.run(asyncio.wait_for(work, 60))
@@ -203,14 +214,29 @@ def test_an_attended_read_whose_client_leaves_while_it_is_stored_is_cancelled(
             beginning = asyncio.create_task(begin(jobs))
             await asyncio.sleep(0)
             await leave(beginning)
-
-            def states() -> list[str]:
-                names = [path.name for path in (tmp_path / "reads").iterdir()]
-                return [job.state for name in names if (job := jobs.store.read("owner", name))]
-
-            while states() != ["cancelled"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await wait_for_state(jobs, "cancelled")
             assert (await listen(jobs, await begin(jobs)))[-1].data == {"state": "done"}
+
+    finish(run())
+
+
+@pytest.mark.parametrize("before", ["new", "attended", "failed"])
+def test_a_lasting_read_whose_client_leaves_while_it_is_stored_is_read(
+    before: str, facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with jobs_of(facts(), tmp_path) as jobs:
+            await asyncio.sleep(0.2)  # until the worker waits for something to do
+            job = await begin(jobs) if before != "new" else None
+            if job and before == "failed":
+                jobs.store.end(job.id, "failed")
+                change: Coroutine[Any, Any, Any] = jobs.resume(job)
+            else:
+                change = begin(jobs, attended=False)
+            changing = asyncio.create_task(change)
+            await asyncio.sleep(0)
+            await leave(changing)
+            await wait_for_state(jobs, "done")
 
     finish(run())
 

@@ -51,7 +51,8 @@ class Jobs:
     """Runs the reads of the store: of those in the queue, as many at a time as the engine takes calls.
 
     A key without a running read need not wait for those of others, and the keys take turns with the engine's
-    calls. If it is `private`, no key learns what the engine had cached, perhaps for another.
+    calls. If it is `private`, no key learns what the engine had cached, perhaps for another. A client may
+    leave while its read is begun, resumed or cancelled: the change is made all the same.
     """
 
     engine: Engine
@@ -102,9 +103,24 @@ class Jobs:
         that is begun again without this needs none from then on. Raises `ApiError` and `StoreError`.
         """
         begin = partial(self.store.begin_read, owner, key, request, documents, attended)
+        beginning = asyncio.ensure_future(self._begin(begin, attended))
+
+        def abandon(future: asyncio.Future[Job]) -> None:
+            if attended and not future.cancelled() and not future.exception():
+                job = future.result()
+                if job.id not in self._running and job.id not in self._listeners:
+                    self._abandon(job)
+
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:  # the client has left
+            beginning.add_done_callback(abandon)
+            raise
+
+    async def _begin(self, begin: Callable[[], Job], attended: bool) -> Job:
         while True:
             before = self._cancelled
-            job = await self._begin(begin, attended)
+            job = await asyncio.to_thread(begin)
             if abandoned := self._abandoned.get(job.id):  # its last listener left at this moment
                 await asyncio.wait({abandoned})
             elif before == self._cancelled and job.state in (*UNFINISHED, "done"):
@@ -118,24 +134,11 @@ class Jobs:
             self._changed.set()
         return job
 
-    async def _begin(self, begin: Callable[[], Job], attended: bool) -> Job:
-        """Begin a read. An attended one whose client leaves meanwhile is cancelled once it is stored."""
-
-        def abandon(future: asyncio.Future[Job]) -> None:
-            if attended and not future.cancelled() and not future.exception():
-                job = future.result()
-                if job.id not in self._running and job.id not in self._listeners:
-                    self._abandon(job)
-
-        beginning = asyncio.ensure_future(asyncio.to_thread(begin))
-        try:
-            return await asyncio.shield(beginning)
-        except asyncio.CancelledError:
-            beginning.add_done_callback(abandon)
-            raise
-
     async def resume(self, job: Job) -> bool:
         """Queue a read that failed or was cancelled; False for any other."""
+        return await asyncio.shield(self._resume(job))
+
+    async def _resume(self, job: Job) -> bool:
         queued = await asyncio.to_thread(self.store.requeue, job.id)
         self._changed.set()
         return queued
