@@ -241,6 +241,21 @@ def test_a_lasting_read_whose_client_leaves_while_it_is_stored_is_read(
     finish(run())
 
 
+def test_a_read_is_stopped_even_if_the_client_who_cancels_it_leaves(facts: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = HeldEngine(facts(), free=2)
+        async with jobs_of(engine, tmp_path) as jobs:
+            job = await begin(jobs, attended=False)
+            listener = await listen_to_the_first_call(engine, jobs, job)
+            cancelling = asyncio.create_task(jobs.cancel(job))
+            await asyncio.sleep(0)
+            await leave(cancelling)
+            assert (await listener)[-1].data == {"state": "cancelled"}
+            assert engine.busy == 0
+
+    finish(run())
+
+
 def test_a_read_that_is_cancelled_between_its_claim_and_its_start_is_not_read(
     facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

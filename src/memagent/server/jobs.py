@@ -145,6 +145,9 @@ class Jobs:
 
     async def cancel(self, job: Job) -> None:
         """End a read, whether it is queued or running."""
+        await asyncio.shield(self._cancel(job))
+
+    async def _cancel(self, job: Job) -> None:
         if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
             await self._stop(job.id)
             self._end(job.id, "cancelled")
