@@ -256,6 +256,25 @@ def test_a_read_is_stopped_even_if_the_client_who_cancels_it_leaves(facts: Any, 
     finish(run())
 
 
+def test_one_of_two_who_is_slow_to_listen_has_the_result_though_the_other_forgets_the_read(
+    facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        engine = HeldEngine(facts(), free=3)
+        async with jobs_of(engine, tmp_path) as jobs:
+            job = await begin(jobs)
+            first = await listen_to_the_first_call(engine, jobs, job)
+            async with aclosing(jobs.events(await begin(jobs))) as events:
+                await anext(events)  # the journal has begun to be replayed
+                engine.go.set()
+                await first
+                await jobs.forget(job)
+                *_, end = [event async for event in events]
+            assert end.data == {"state": "done"} and "FACT-8" in str(end.outcome)
+
+    finish(run())
+
+
 def test_a_read_that_is_cancelled_between_its_claim_and_its_start_is_not_read(
     facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

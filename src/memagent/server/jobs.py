@@ -212,7 +212,7 @@ class Jobs:
             after = event.number or after
             yield event
         now = await asyncio.to_thread(self.store.read, job.owner, job.id)
-        if now is None or now.state not in UNFINISHED:
+        if queue.empty() and (now is None or now.state not in UNFINISHED):  # else its end is in the queue
             state = now.state if now else "cancelled"
             yield Event("end", {"state": state}, outcome=now.outcome if now else {})
             return
