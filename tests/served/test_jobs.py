@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from function_engine import HeldEngine
+from function_engine import FunctionEngine, HeldEngine
 from memagent.server.database import Job
 from memagent.server.events import Event
 from memagent.server.gate import Metrics
@@ -271,6 +272,27 @@ def test_one_of_two_who_is_slow_to_listen_has_the_result_though_the_other_forget
                 await jobs.forget(job)
                 *_, end = [event async for event in events]
             assert end.data == {"state": "done"} and "FACT-8" in str(end.outcome)
+
+    finish(run())
+
+
+def test_the_events_of_a_read_that_counts_have_the_same_numbers_live_and_on_record(tmp_path: Path) -> None:
+    plan = {"row": "one payment", "fields": [{"name": "amount", "type": "money"}],
+            "sql": "SELECT SUM(amount) FROM rows"}  # fmt: skip
+
+    def tally(prompt: str) -> str:
+        return json.dumps(plan if prompt.rstrip().endswith("The JSON object:") else [{"amount": "5 EUR"}])
+
+    async def run() -> None:
+        engine = FunctionEngine(tally, window_tokens=4000)
+        async with jobs_of(engine, tmp_path) as jobs:
+            request = {"problem": "How much in all?", "memory": "", "options": {"workflow": "tally"}}
+            document = "Bo got 5 EUR from us.\n\n" + ("Nothing else was said that day. " * 60 + "\n\n") * 3
+            job = await jobs.begin("owner", "key", request, [("text", document)], attended=True)
+            live, recorded = await listen(jobs, job), await listen(jobs, job)
+            assert live[-1].data == {"state": "done"}, live[-1].outcome
+            numbers = [event.number for event in live if event.name == "conversation"]
+            assert numbers == [event.number for event in recorded if event.name == "conversation"]
 
     finish(run())
 

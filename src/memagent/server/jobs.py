@@ -326,11 +326,12 @@ class Jobs:
             resume=resume,
             memory=job.request["memory"],
         )
+        number = 0
         async with aclosing(aiter(read)) as conversations:
             async for conversation in conversations:
-                now = read.progress
-                self._tell(job.id, Event("conversation", outcome_of(conversation), now.spent.calls))
-                self._tell(job.id, Event("progress", now))
+                number += 1  # as in the journal
+                self._tell(job.id, Event("conversation", outcome_of(conversation), number))
+                self._tell(job.id, Event("progress", read.progress))
                 await asyncio.to_thread(self.store.check_in_place)  # before more is paid for
         result = flatten(read.result)
         del result["trace"]  # a path on this machine
