@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from memagent.server.database import Job
 from memagent.server.events import Event
 from memagent.server.gate import Metrics
 from memagent.server.jobs import Jobs
+from memagent.server.schemas import State
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine
@@ -217,6 +219,38 @@ def test_an_attended_read_whose_client_leaves_while_it_is_stored_is_cancelled(
             await leave(beginning)
             await wait_for_state(jobs, "cancelled")
             assert (await listen(jobs, await begin(jobs)))[-1].data == {"state": "done"}
+
+    finish(run())
+
+
+def test_two_who_leave_at_once_cancel_no_read_of_a_third(
+    facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, end = iter([0.0, 0.4, 0.0]), Store.end
+
+    def end_slowly(store: Store, id: str, state: State, *outcome: Any, **options: Any) -> bool:
+        time.sleep(next(seconds))
+        return end(store, id, state, *outcome, **options)
+
+    monkeypatch.setattr(Store, "end", end_slowly)
+
+    async def run() -> None:
+        engine = HeldEngine(facts(), free=2)
+        async with jobs_of(engine, tmp_path) as jobs:
+            beginnings = [asyncio.create_task(begin(jobs)) for _ in range(2)]
+            for _ in range(3):  # until both are being stored
+                await asyncio.sleep(0)
+            for beginning in beginnings:
+                beginning.cancel()
+            time.sleep(0.5)  # noqa: ASYNC251 so that both are known to be stored at the same moment
+            await asyncio.gather(*beginnings, return_exceptions=True)
+            await wait_for_state(jobs, "cancelled")
+            await asyncio.sleep(0.1)
+            job = await begin(jobs)
+            listener = await listen_to_the_first_call(engine, jobs, job)
+            await asyncio.sleep(0.5)
+            engine.go.set()
+            assert (await listener)[-1].data == {"state": "done"}
 
     finish(run())
 

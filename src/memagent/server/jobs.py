@@ -108,7 +108,7 @@ class Jobs:
         def abandon(future: asyncio.Future[Job]) -> None:
             if attended and not future.cancelled() and not future.exception():
                 job = future.result()
-                if job.id not in self._running and job.id not in self._listeners:
+                if not (job.id in self._running or job.id in self._listeners or job.id in self._abandoned):
                     self._abandon(job)
 
         try:
