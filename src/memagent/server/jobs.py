@@ -25,7 +25,7 @@ from memagent.server.errors import api_error
 from memagent.server.events import Event, describe_progress, read_events
 from memagent.server.gate import CountedEngine, Metrics
 from memagent.server.schemas import ReadOptions, State
-from memagent.server.sharing import SharedEngine, Sharing
+from memagent.server.sharing import SharedEngine
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, flatten
@@ -61,7 +61,7 @@ class Jobs:
     metrics: Metrics
     private: bool = False
     slots: Turns = field(default_factory=lambda: Turns(_READS_AT_A_TIME))
-    _sharing: Sharing = field(init=False)
+    _turns: Turns = field(init=False)  # with the engine's calls
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
     _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
@@ -69,12 +69,12 @@ class Jobs:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)  # the queue, or what is running
 
     def __post_init__(self) -> None:
-        """Share the engine among the keys."""
-        self._sharing = Sharing(Turns(self.engine.model.calls), self.private)
+        """Take as many turns as the engine takes calls."""
+        self._turns = Turns(self.engine.model.calls)
 
     def engine_of(self, owner: str) -> SharedEngine:
         """The engine as this key uses it."""
-        return SharedEngine(self.engine, owner, self._sharing)
+        return SharedEngine(self.engine, owner, self._turns, self.private)
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[None]:
