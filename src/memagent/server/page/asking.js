@@ -150,7 +150,7 @@ export class Asking {
     const { signal } = controller;
     const read = await this.withKey(() => this.server.ask(`reads/${id}`, { signal }));
     const trace = traceOf(read);
-    this.screen.open(trace, null, STATES[read.state], ["queued", "running"].includes(read.state));
+    this.screen.open(trace, STATES[read.state], ["queued", "running"].includes(read.state));
     this.fetchText(id, signal);
     element("again").hidden = false;
     element("stop").hidden = false;

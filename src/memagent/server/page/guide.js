@@ -4,8 +4,8 @@ import { formatNumber } from "./view.js";
 
 /** Describes the places of one read. `text` is null while the document is not at hand; `open` goes to a source. */
 export class Guide {
-  constructor(trace, text, open) {
-    Object.assign(this, { trace, text, open });
+  constructor(trace, open) {
+    Object.assign(this, { trace, open, text: null });
   }
 
   get files() {

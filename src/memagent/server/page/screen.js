@@ -38,9 +38,9 @@ export class Screen {
    * Show a trace where its answer comes from, one that is `live` at its last step. `waiting` stands where there is no
    * answer.
    */
-  open(trace, text, waiting, live = false) {
-    Object.assign(this, { trace, text, live });
-    this.guide = new Guide(trace, text, (source) => this.openSource(source));
+  open(trace, waiting, live = false) {
+    Object.assign(this, { trace, text: null, live });
+    this.guide = new Guide(trace, (source) => this.openSource(source));
     this.waiting = { text: waiting, failed: false };
     element("follow-label").hidden = !live;
     element("follow").checked = true; // until somebody moves
