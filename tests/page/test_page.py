@@ -16,6 +16,7 @@ import memagent
 from memagent import ScriptedEngine
 from memagent.reading.journal import read_journal
 from memagent.reading.read import NOT_FOUND
+from memagent.reading.tally.plan import Plan
 from memagent.types import Conversation
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -23,6 +24,7 @@ expect = getattr(playwright, "expect", None)
 Page = getattr(playwright, "Page", None)
 
 FACTS = ("A hat was lost in the snow.", "Peterson found a goose.", "The goose held a blue stone.")
+FILLER = "Nothing of note was said that evening by anybody in the house.\n"
 STEPS = 10_000
 DIFF = "async ([old, fresh]) => (await import('./diff.js')).diff(old, fresh)"
 
@@ -112,7 +114,7 @@ def test_of_several_steps_over_a_chunk_the_one_that_took_the_note_is_opened(
     empty: Page, tmp_path: Path
 ) -> None:
     steps = [step(0, "A.", (0, 9)), step(1, "A.", (9, 21)), step(1, "A. It was blue.", (9, 21))]
-    source = {"file": "a.txt", "page": None, "start": 9, "end": 21, "excerpt": "It was blue."}
+    source = {"file": "a.txt", "page": None, "start": 9, "end": 21, "excerpt": "It was blue.", "at": 9}
     answer = {
         "type": "answer",
         "answer": "It was blue.",
@@ -198,13 +200,23 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
     for name, raw in raws.items():
         (tmp_path / name).write_bytes(raw)
     digest = sha256(b"".join(sha256(raw).digest() for raw in raws.values())).hexdigest()
-    passages = (("First.", "a.md", None, 7), ("Second.", "b.md", None, 0), ("Third.", "b.md", 4, 16))
     statements = [
         {
             "text": text,
-            "source": {"file": file, "page": page, "start": start, "end": start + 6, "excerpt": text},
+            "source": {
+                "file": file,
+                "page": page,
+                "start": start,
+                "end": start + 6,
+                "excerpt": text,
+                "at": at,
+            },
         }
-        for text, file, page, start in passages
+        for text, file, page, start, at in (
+            ("First.", "a.md", None, 7, 7),
+            ("Second.", "b.md", None, 0, 14),
+            ("Third.", "b.md", 4, 16, 30),
+        )
     ]
     steps = [step(0, "A.", (0, 14), source="a.md"), step(1, "A. B.", (14, 37), source="b.md")]
     answer = {"type": "answer", "answer": "First. Second. Third.", "statements": statements}
@@ -215,6 +227,57 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
     expect(empty.locator(".sources button")).to_have_text(
         ["a.md, line 3, under “One”", "b.md, line 1", "b.md, page 4, under “Two”"]
     )
+
+
+def test_a_source_in_an_earlier_document_has_no_place_in_this_one(empty: Page, tmp_path: Path) -> None:
+    raw = b"It was snow.\n\nNothing else.\n"
+    (tmp_path / "a.txt").write_bytes(raw)
+    document = {"sha256": sha256(sha256(raw).digest()).hexdigest(), "sources": ["a.txt"]}
+    source = {"file": "old.txt", "page": None, "start": 0, "end": 12, "excerpt": "It was blue.", "at": None}
+    answer = {
+        "type": "answer",
+        "answer": "It was blue.",
+        "statements": [{"text": "It was blue.", "source": source, "nearest": []}],
+    }
+    trace = write(tmp_path / "t.jsonl", header(document=document), step(0, "It was blue.", (0, 28)), answer)
+    give(empty, trace, tmp_path / "a.txt")
+    expect(empty.locator("#text")).to_contain_text("It was snow.")
+    expect(empty.locator(".sources button")).to_have_text("old.txt")
+    expect(empty.locator("#text mark")).to_have_count(0)
+
+
+@pytest.mark.parametrize("workflow", ["gated", "evidence", "tally"])
+def test_the_places_in_two_files_are_those_of_each_file(
+    workflow: str, viewed: Callable[..., Page], tmp_path: Path
+) -> None:
+    facts = {"a.txt": "Ann got 7 EUR.", "b.txt": "Bo got 5 EUR."}
+    for beginning, (name, fact) in zip(("\U0001fabf\n\n", "\n\n\n\n"), facts.items(), strict=True):
+        (tmp_path / name).write_text(f"{beginning}{fact}\n\n{FILLER * 12}", "utf-8")
+
+    def reply(messages: tuple[memagent.Message, ...]) -> str:
+        prompt = messages[-1].content
+        known = [fact for fact in facts.values() if fact in prompt]
+        if workflow == "tally":
+            return json.dumps([{"who": fact.split()[0]} for fact in known])
+        if "<chunk" not in prompt:
+            return " ".join(facts.values())
+        if workflow == "evidence":
+            return "\n".join(f"ADD {fact}" for fact in known) or "UNCHANGED"
+        return "MEMORY\n" + " ".join(known)
+
+    plan = Plan(row="one payment", fields=({"name": "who", "type": "text"},), sql="SELECT who FROM rows")
+    options = {"plan": plan.to_toml()} if workflow == "tally" else {}
+    settings = memagent.ReadSettings(workflow=workflow, chunk_tokens=100, **options)
+    trace, files = tmp_path / "t.jsonl", [tmp_path / name for name in facts]
+    engine = memagent.ScriptedEngine(reply)
+    memagent.read(
+        "Who got what?", files, engine=engine, trace=trace, settings=memagent.Settings(read=settings)
+    )
+    page = viewed(trace)
+    places = page.locator("#rows button" if workflow == "tally" else ".sources button")
+    expect(places).to_have_text([f"{files[0]}, line 3", f"{files[1]}, line 5"])
+    places.last.click()
+    expect(page.locator("#text mark")).to_have_text("Bo got 5 EUR.")
 
 
 def test_a_statement_in_other_words_leads_to_its_nearest_passage(
@@ -228,7 +291,7 @@ def test_a_statement_in_other_words_leads_to_its_nearest_passage(
 
 
 def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path) -> None:
-    passage = {"file": "a.txt", "page": None, "start": 0, "end": 9}
+    passage = {"file": "a.txt", "page": None, "start": 0, "end": 9, "at": 0}
     statements = [
         {
             "text": "The goose held a stone.",
@@ -237,7 +300,7 @@ def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path
         },
         {
             "text": "It was blue.",
-            "source": passage | {"start": 9, "end": 21, "excerpt": "It was blue."},
+            "source": passage | {"start": 9, "end": 21, "excerpt": "It was blue.", "at": 9},
             "nearest": [],
         },
         {"text": "Nobody was hanged.", "source": None, "nearest": []},

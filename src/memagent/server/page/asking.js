@@ -187,7 +187,7 @@ export class Asking {
     trace.remembered = read.progress?.statements ?? [];
     if (result) {
       trace.answer = result.answer;
-      trace.found = result.found ?? true;
+      trace.found = result.found;
       trace.statements = result.statements?.length ? result.statements : null;
       trace.table ??= result.table ?? null;
       trace.header = { ...trace.header, model: result.model, workflow: result.workflow };

@@ -131,7 +131,7 @@ export class Screen {
 
   /** Go to the step that read a source's excerpt, and mark it; returns whether there is one. */
   goToSource(source) {
-    const offset = this.guide.offsetOf(source);
+    const offset = source.at; // null if an earlier document says it
     const index = offset === null ? -1 : this.trace.stepAt(offset);
     if (index < 0) return false;
     this.index = index;
