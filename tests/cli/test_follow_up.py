@@ -9,7 +9,18 @@ import pytest
 
 from fixtures import Capture, Patch, Serve
 from memagent.cli import main
+from memagent.cli.follow_up import last_read, reopen
 from server import Server
+
+ODD_NAMES = (
+    "会議\u3000議事録.txt",
+    "Report 9.41\u202fAM.txt",
+    "café\xa0notes.txt",
+    "the 👩\u200d🔬.txt",
+    "two\nlines.txt",
+    "not \udcff UTF-8.txt",
+    "\\x41 \\\\n \\é\\.txt",
+)
 
 
 @pytest.fixture
@@ -89,6 +100,18 @@ def test_a_follow_up_may_be_followed_up_and_resumed(server: Server, folder: Path
     assert main(["ask", "--continue", "And which lamps?", "--max-calls", "99", "--resume", "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(server.asked) == result["calls"] - 2
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+def test_a_document_is_found_again_by_an_odd_name(
+    server: Server, name: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("FACT-0: lamp.", "utf-8")
+    assert main(["ask", "Which facts?", name]) == 0
+    assert main(["ask", "--continue", "And which lamps?"]) == 0, capsys.readouterr().err
+    document = reopen(last_read())
+    assert document and [source.origin for source in document.sources] == [Path(name)]
 
 
 @pytest.mark.parametrize("change", ["changed", "gone"])

@@ -18,6 +18,7 @@ import pytest
 from files import PROSE, docx, passed, pdf, read, text_of
 from memagent import DocumentError, open_document, text_document
 from memagent.documents.files import FileState, has_changed, look_at, take_fingerprint
+from memagent.documents.paths import escape_path, unescape_path
 
 BLOCK = 256 * 1024
 
@@ -28,6 +29,24 @@ def large(tmp_path: Path) -> Path:
     path = tmp_path / "large.txt"
     path.write_text("".join(f"Line {number} of a text.\n" for number in range(70_000)))
     return path
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("会議\u3000議事録.txt", "会議\u3000議事録.txt"),
+        ("9.41\u202fAM\xa0PM", "9.41\u202fAM\xa0PM"),
+        ("a\nb\x1b\u202e\u2028\udcff", r"a\nb\x1b\u202e\u2028\udcff"),
+        (r"a\nb\x1b\c", r"a\\nb\\x1b\c"),
+        ("\U000e0001\U0010fffe", r"\U000e0001\U0010fffe"),
+        ("\\\u200d\\", "\\\\\\u200d\\"),
+    ],
+    ids=ascii,
+)
+def test_a_path_is_shown_with_its_spaces_and_found_again(path: str, shown: str) -> None:
+    assert escape_path(path) == shown
+    assert unescape_path(shown) == path
+    assert unescape_path(r"\xyz \U00110000") == r"\xyz \U00110000", "not made by it"
 
 
 # A document that changes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import zlib
 from collections.abc import Callable
 from hashlib import sha256
 from itertools import pairwise
@@ -15,10 +14,9 @@ import pytest
 
 import memagent
 from memagent import ScriptedEngine
-from memagent.errors import JournalError
 from memagent.reading.journal import read_journal
 from memagent.reading.read import NOT_FOUND
-from memagent.storage import Log
+from memagent.reading.tally.plan import Plan
 from memagent.types import Conversation
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -26,6 +24,7 @@ expect = getattr(playwright, "expect", None)
 Page = getattr(playwright, "Page", None)
 
 FACTS = ("A hat was lost in the snow.", "Peterson found a goose.", "The goose held a blue stone.")
+FILLER = "Nothing of note was said that evening by anybody in the house.\n"
 STEPS = 10_000
 DIFF = "async ([old, fresh]) => (await import('./diff.js')).diff(old, fresh)"
 
@@ -67,9 +66,7 @@ def step(index: int | None, memory: str, span: tuple[int, int] | None, **values:
 
 
 def write(path: Path, *lines: dict[str, object]) -> Path:
-    with Log(path) as log:
-        for line in lines:
-            log.append(line)
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
     return path
 
 
@@ -117,7 +114,7 @@ def test_of_several_steps_over_a_chunk_the_one_that_took_the_note_is_opened(
     empty: Page, tmp_path: Path
 ) -> None:
     steps = [step(0, "A.", (0, 9)), step(1, "A.", (9, 21)), step(1, "A. It was blue.", (9, 21))]
-    source = {"file": "a.txt", "page": None, "start": 9, "end": 21, "excerpt": "It was blue."}
+    source = {"file": "a.txt", "page": None, "start": 9, "end": 21, "excerpt": "It was blue.", "at": 9}
     answer = {
         "type": "answer",
         "answer": "It was blue.",
@@ -203,13 +200,23 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
     for name, raw in raws.items():
         (tmp_path / name).write_bytes(raw)
     digest = sha256(b"".join(sha256(raw).digest() for raw in raws.values())).hexdigest()
-    passages = (("First.", "a.md", None, 7), ("Second.", "b.md", None, 0), ("Third.", "b.md", 4, 16))
     statements = [
         {
             "text": text,
-            "source": {"file": file, "page": page, "start": start, "end": start + 6, "excerpt": text},
+            "source": {
+                "file": file,
+                "page": page,
+                "start": start,
+                "end": start + 6,
+                "excerpt": text,
+                "at": at,
+            },
         }
-        for text, file, page, start in passages
+        for text, file, page, start, at in (
+            ("First.", "a.md", None, 7, 7),
+            ("Second.", "b.md", None, 0, 14),
+            ("Third.", "b.md", 4, 16, 30),
+        )
     ]
     steps = [step(0, "A.", (0, 14), source="a.md"), step(1, "A. B.", (14, 37), source="b.md")]
     answer = {"type": "answer", "answer": "First. Second. Third.", "statements": statements}
@@ -220,6 +227,57 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
     expect(empty.locator(".sources button")).to_have_text(
         ["a.md, line 3, under “One”", "b.md, line 1", "b.md, page 4, under “Two”"]
     )
+
+
+def test_a_source_in_an_earlier_document_has_no_place_in_this_one(empty: Page, tmp_path: Path) -> None:
+    raw = b"It was snow.\n\nNothing else.\n"
+    (tmp_path / "a.txt").write_bytes(raw)
+    document = {"sha256": sha256(sha256(raw).digest()).hexdigest(), "sources": ["a.txt"]}
+    source = {"file": "old.txt", "page": None, "start": 0, "end": 12, "excerpt": "It was blue.", "at": None}
+    answer = {
+        "type": "answer",
+        "answer": "It was blue.",
+        "statements": [{"text": "It was blue.", "source": source, "nearest": []}],
+    }
+    trace = write(tmp_path / "t.jsonl", header(document=document), step(0, "It was blue.", (0, 28)), answer)
+    give(empty, trace, tmp_path / "a.txt")
+    expect(empty.locator("#text")).to_contain_text("It was snow.")
+    expect(empty.locator(".sources button")).to_have_text("old.txt")
+    expect(empty.locator("#text mark")).to_have_count(0)
+
+
+@pytest.mark.parametrize("workflow", ["gated", "evidence", "tally"])
+def test_the_places_in_two_files_are_those_of_each_file(
+    workflow: str, viewed: Callable[..., Page], tmp_path: Path
+) -> None:
+    facts = {"a.txt": "Ann got 7 EUR.", "b.txt": "Bo got 5 EUR."}
+    for beginning, (name, fact) in zip(("\U0001fabf\n\n", "\n\n\n\n"), facts.items(), strict=True):
+        (tmp_path / name).write_text(f"{beginning}{fact}\n\n{FILLER * 12}", "utf-8")
+
+    def reply(messages: tuple[memagent.Message, ...]) -> str:
+        prompt = messages[-1].content
+        known = [fact for fact in facts.values() if fact in prompt]
+        if workflow == "tally":
+            return json.dumps([{"who": fact.split()[0]} for fact in known])
+        if "<chunk" not in prompt:
+            return " ".join(facts.values())
+        if workflow == "evidence":
+            return "\n".join(f"ADD {fact}" for fact in known) or "UNCHANGED"
+        return "MEMORY\n" + " ".join(known)
+
+    plan = Plan(row="one payment", fields=({"name": "who", "type": "text"},), sql="SELECT who FROM rows")
+    options = {"plan": plan.to_toml()} if workflow == "tally" else {}
+    settings = memagent.ReadSettings(workflow=workflow, chunk_tokens=100, **options)
+    trace, files = tmp_path / "t.jsonl", [tmp_path / name for name in facts]
+    engine = memagent.ScriptedEngine(reply)
+    memagent.read(
+        "Who got what?", files, engine=engine, trace=trace, settings=memagent.Settings(read=settings)
+    )
+    page = viewed(trace)
+    places = page.locator("#rows button" if workflow == "tally" else ".sources button")
+    expect(places).to_have_text([f"{files[0]}, line 3", f"{files[1]}, line 5"])
+    places.last.click()
+    expect(page.locator("#text mark")).to_have_text("Bo got 5 EUR.")
 
 
 def test_a_statement_in_other_words_leads_to_its_nearest_passage(
@@ -233,7 +291,7 @@ def test_a_statement_in_other_words_leads_to_its_nearest_passage(
 
 
 def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path) -> None:
-    passage = {"file": "a.txt", "page": None, "start": 0, "end": 9}
+    passage = {"file": "a.txt", "page": None, "start": 0, "end": 9, "at": 0}
     statements = [
         {
             "text": "The goose held a stone.",
@@ -242,7 +300,7 @@ def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path
         },
         {
             "text": "It was blue.",
-            "source": passage | {"start": 9, "end": 21, "excerpt": "It was blue."},
+            "source": passage | {"start": 9, "end": 21, "excerpt": "It was blue.", "at": 9},
             "nearest": [],
         },
         {"text": "Nobody was hanged.", "source": None, "nearest": []},
@@ -405,9 +463,7 @@ def test_ten_thousand_steps_are_opened_and_gone_through(empty: Page, tmp_path: P
         step(index, " ".join(words[max(0, index - 40) : index + 1]), (index, index + 1))
         for index in range(STEPS)
     ]
-    trace = tmp_path / "t.jsonl"
-    trace.write_bytes(b"".join(_line(line) for line in (header(), *lines)))
-    give(empty, trace)
+    give(empty, write(tmp_path / "t.jsonl", header(), *lines))
     expect(empty.locator("#step")).to_contain_text("Step 10,000 of 10,000", timeout=60_000)
     empty.keyboard.press("Home")
     expect(empty.locator("#memory ins")).to_have_text(words[0])
@@ -419,12 +475,6 @@ def test_ten_thousand_steps_are_opened_and_gone_through(empty: Page, tmp_path: P
                    return new Set(new Uint32Array(data.buffer)).size }"""
     )
     assert colour_count > 2  # the ground, what was added, what was removed
-
-
-def _line(line: dict[str, object]) -> bytes:
-    """As a log writes it, without its thousands of waits for the disk."""
-    body = json.dumps(line, ensure_ascii=False).encode()
-    return body[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(body)
 
 
 def test_many_moves_within_a_frame_are_drawn_once(empty: Page, tmp_path: Path) -> None:
@@ -537,51 +587,19 @@ def test_another_file_is_refused(
     expect(empty.get_by_role("heading", level=1)).to_have_text("Watch a memory grow")
 
 
-def test_the_page_takes_the_lines_of_a_journal_that_python_takes(empty: Page, tmp_path: Path) -> None:
-    lines = [header(problem="Wer weiß \U0001fabf?"), *(step(n, f"M {n}.", (n, n + 1)) for n in range(4))]
-    whole = write(tmp_path / "t.jsonl", *lines).read_bytes()
-    draw = random.Random(7)
-    cases = [whole, whole[:-1], whole[:-30], whole + b"{", whole + b"\n", b""]
-    for _ in range(200):
-        raw = bytearray(whole)
-        for _ in range(draw.choice((1, 1, 3))):
-            offset = draw.randrange(len(raw))
-            match draw.randrange(3):
-                case 0:
-                    raw[offset] = draw.randrange(256)
-                case 1:
-                    del raw[offset : offset + draw.randrange(1, 200)]
-                case _:
-                    raw[offset:offset] = bytes(raw[: draw.randrange(1, 200)])
-        cases.append(bytes(raw))
-    for raw in cases:
-        assert _lines_in_browser(empty, raw) == _lines_in_python(tmp_path / "case.jsonl", raw), raw
-
-
-def _lines_in_python(path: Path, raw: bytes) -> int | None:
-    """How many lines there are; None for an error. A journal without a whole line is one to the browser."""
-    path.write_bytes(raw)
-    try:
-        return sum(1 for _ in read_journal(path)) or None
-    except JournalError:
-        return None
-
-
-def _lines_in_browser(page: Page, raw: bytes) -> int | None:
-    return page.evaluate(
-        """async (raw) => {
-          const { readJournal, Unusable } = await import("./journal.js");
-          let count = 0;
-          try {
-            await readJournal(new Blob([Uint8Array.from(raw)]), () => (count += 1));
-          } catch (error) {
-            if (error instanceof Unusable) return null;
-            throw error;
-          }
-          return count;
-        }""",
-        list(raw),
-    )
+def test_a_last_line_that_a_crash_has_torn_is_left_out(empty: Page, tmp_path: Path) -> None:
+    steps = [step(0, "Ein Hut.", (0, 9)), step(1, "Hut \U0001fabf.", (9, 21)), step(2, "Nichts.", (21, 30))]
+    trace = write(tmp_path / "t.jsonl", header(), *steps)
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[:-1])
+    give(empty, trace)
+    expect(empty.locator("#status")).to_contain_text("t.jsonl: 2 steps")
+    trace.write_bytes(whole.replace(b'"memory": "Ein Hut."', b'"memory": "Ein H'))
+    give(empty, trace)
+    says(empty, "t.jsonl, line 2: not written by memagent, or damaged")
+    trace.write_bytes(whole[:30])
+    give(empty, trace)
+    says(empty, "t.jsonl has no whole line: its read has not begun")
 
 
 def test_a_diff_leads_from_the_one_text_to_the_other(empty: Page) -> None:

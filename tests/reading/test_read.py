@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from threading import Event as ThreadEvent
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ from memagent import (
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.prompts import GATED
+from memagent.storage import Log
 from memagent.types import ESTIMATE, Spent, Trained, Usage
 from server import count_tokens, facts_document, read_facts
 
@@ -406,6 +409,39 @@ def test_a_cancelled_read_can_be_continued(tmp_path: Path) -> None:
         run(FactsEngine(), DOCUMENT, trace=trace, resume=True)[0].answer
         == run(FactsEngine(), DOCUMENT)[0].answer
     )
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_read_that_is_cancelled_while_its_journal_is_opened_releases_it_first(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, opening, go = tmp_path / "read.jsonl", ThreadEvent(), ThreadEvent()
+    lines = Log.lines
+
+    def load_slowly(log: Log) -> Iterator[tuple[dict[str, Any], int]]:
+        opening.set()
+        assert go.wait(20)
+        return lines(log)
+
+    def start() -> asyncio.Task[Result]:
+        document = text_document(DOCUMENT)
+        return asyncio.create_task(
+            aread(PROBLEM, document, engine=FactsEngine(), settings=READ, trace=trace, resume=True)
+        )
+
+    async def cancel() -> Result:
+        reading = start()
+        assert await asyncio.to_thread(opening.wait, 20)
+        for _ in range(times):
+            reading.cancel()
+            await asyncio.sleep(0.05)
+        asyncio.get_running_loop().call_later(0.1, go.set)
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        return await start()
+
+    monkeypatch.setattr(Log, "lines", load_slowly)
+    assert asyncio.run(cancel()).answer
 
 
 # A window that is smaller than was thought

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -12,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from function_engine import HeldEngine
+from function_engine import FunctionEngine, HeldEngine
 from memagent.server.database import Job
 from memagent.server.events import Event
 from memagent.server.gate import Metrics
 from memagent.server.jobs import Jobs
+from memagent.server.schemas import State
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine
@@ -57,6 +60,17 @@ async def listen_to_the_first_call(engine: HeldEngine, jobs: Jobs, job: Job) -> 
 async def leave(listener: asyncio.Task[Any]) -> None:
     listener.cancel()
     await asyncio.gather(listener, return_exceptions=True)
+
+
+async def wait_for_state(jobs: Jobs, state: str) -> None:
+    """Wait until the only read has this state."""
+
+    def state_now() -> str | None:
+        names = [path.name for path in (jobs.store.folder / "reads").iterdir()]
+        return next((job.state for name in names if (job := jobs.store.read("owner", name))), None)
+
+    while state_now() != state:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 def finish(work: Coroutine[Any, Any, None]) -> None:
@@ -203,14 +217,116 @@ def test_an_attended_read_whose_client_leaves_while_it_is_stored_is_cancelled(
             beginning = asyncio.create_task(begin(jobs))
             await asyncio.sleep(0)
             await leave(beginning)
-
-            def states() -> list[str]:
-                names = [path.name for path in (tmp_path / "reads").iterdir()]
-                return [job.state for name in names if (job := jobs.store.read("owner", name))]
-
-            while states() != ["cancelled"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await wait_for_state(jobs, "cancelled")
             assert (await listen(jobs, await begin(jobs)))[-1].data == {"state": "done"}
+
+    finish(run())
+
+
+def test_two_who_leave_at_once_cancel_no_read_of_a_third(
+    facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, end = iter([0.0, 0.4, 0.0]), Store.end
+
+    def end_slowly(store: Store, id: str, state: State, *outcome: Any, **options: Any) -> bool:
+        time.sleep(next(seconds))
+        return end(store, id, state, *outcome, **options)
+
+    monkeypatch.setattr(Store, "end", end_slowly)
+
+    async def run() -> None:
+        engine = HeldEngine(facts(), free=2)
+        async with jobs_of(engine, tmp_path) as jobs:
+            beginnings = [asyncio.create_task(begin(jobs)) for _ in range(2)]
+            for _ in range(3):  # until both are being stored
+                await asyncio.sleep(0)
+            for beginning in beginnings:
+                beginning.cancel()
+            time.sleep(0.5)  # noqa: ASYNC251 so that both are known to be stored at the same moment
+            await asyncio.gather(*beginnings, return_exceptions=True)
+            await wait_for_state(jobs, "cancelled")
+            await asyncio.sleep(0.1)
+            job = await begin(jobs)
+            listener = await listen_to_the_first_call(engine, jobs, job)
+            await asyncio.sleep(0.5)
+            engine.go.set()
+            assert (await listener)[-1].data == {"state": "done"}
+
+    finish(run())
+
+
+@pytest.mark.parametrize("before", ["new", "attended", "failed"])
+def test_a_lasting_read_whose_client_leaves_while_it_is_stored_is_read(
+    before: str, facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with jobs_of(facts(), tmp_path) as jobs:
+            await asyncio.sleep(0.2)  # until the worker waits for something to do
+            job = await begin(jobs) if before != "new" else None
+            if job and before == "failed":
+                jobs.store.end(job.id, "failed")
+                change: Coroutine[Any, Any, Any] = jobs.resume(job)
+            else:
+                change = begin(jobs, attended=False)
+            changing = asyncio.create_task(change)
+            await asyncio.sleep(0)
+            await leave(changing)
+            await wait_for_state(jobs, "done")
+
+    finish(run())
+
+
+def test_a_read_is_stopped_even_if_the_client_who_cancels_it_leaves(facts: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = HeldEngine(facts(), free=2)
+        async with jobs_of(engine, tmp_path) as jobs:
+            job = await begin(jobs, attended=False)
+            listener = await listen_to_the_first_call(engine, jobs, job)
+            cancelling = asyncio.create_task(jobs.cancel(job))
+            await asyncio.sleep(0)
+            await leave(cancelling)
+            assert (await listener)[-1].data == {"state": "cancelled"}
+            assert engine.busy == 0
+
+    finish(run())
+
+
+def test_one_of_two_who_is_slow_to_listen_has_the_result_though_the_other_forgets_the_read(
+    facts: Any, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        engine = HeldEngine(facts(), free=3)
+        async with jobs_of(engine, tmp_path) as jobs:
+            job = await begin(jobs)
+            first = await listen_to_the_first_call(engine, jobs, job)
+            async with aclosing(jobs.events(await begin(jobs))) as events:
+                await anext(events)  # the journal has begun to be replayed
+                engine.go.set()
+                await first
+                await jobs.forget(job)
+                *_, end = [event async for event in events]
+            assert end.data == {"state": "done"} and "FACT-8" in str(end.outcome)
+
+    finish(run())
+
+
+def test_the_events_of_a_read_that_counts_have_the_same_numbers_live_and_on_record(tmp_path: Path) -> None:
+    plan = {"row": "one payment", "fields": [{"name": "amount", "type": "money"}],
+            "sql": "SELECT SUM(amount) FROM rows"}  # fmt: skip
+
+    def tally(prompt: str) -> str:
+        return json.dumps(plan if prompt.rstrip().endswith("The JSON object:") else [{"amount": "5 EUR"}])
+
+    async def run() -> None:
+        engine = FunctionEngine(tally, window_tokens=4000)
+        async with jobs_of(engine, tmp_path) as jobs:
+            request = {"problem": "How much in all?", "memory": "", "options": {"workflow": "tally"}}
+            document = "Bo got 5 EUR from us.\n\n" + ("Nothing else was said that day. " * 60 + "\n\n") * 3
+            job = await jobs.begin("owner", "key", request, [("text", document)], attended=True)
+            live, recorded = await listen(jobs, job), await listen(jobs, job)
+            assert live[-1].data == {"state": "done"}, live[-1].outcome
+            numbers = [event.number for event in live if event.name == "conversation"]
+            assert numbers == [event.number for event in recorded if event.name == "conversation"]
 
     finish(run())
 

@@ -42,7 +42,7 @@ def filled(folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("damage", ["older", "empty"])
-def test_what_the_database_lacks_is_set_aside_and_comes_back_with_it(damage: str, tmp_path: Path) -> None:
+def test_what_the_database_lacks_stays_and_comes_back_with_it(damage: str, tmp_path: Path) -> None:
     data, database = tmp_path / "data", tmp_path / "data" / "server.sqlite"
     Store(data).close()
     older = database.read_bytes()
@@ -54,14 +54,13 @@ def test_what_the_database_lacks_is_set_aside_and_comes_back_with_it(damage: str
     with Store(data) as store:
         assert store.files("", 10, None, True) == []
         assert read_kept_files(data) == before
-        assert sorted(path.name for path in (data / "set-aside").iterdir()) == [file, read]
+        assert (data / "files" / file).is_dir() and (data / "reads" / read).is_dir()
 
     database.write_bytes(whole)
     with Store(data) as store:
         assert store.path_of(store.file("", file)).read_bytes() == b"one"
         job = store.read("", read)
         assert job and store.document_of(job).sources
-    assert not list((data / "set-aside").iterdir())
 
 
 def test_a_log_of_the_database_that_is_gone_takes_no_file_with_it(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_reads_and_uploads_stop_when_the_folder_is_gone(
     served.close()
     with Store(data) as store:  # and what comes now is found
         store.add_file("", "a.txt", "user_data", io.BytesIO(b"one"))
-    assert read_kept_files(data) and not (data / "set-aside").exists()
+    assert read_kept_files(data)
 
 
 def test_a_read_in_the_background_stops_when_the_folder_is_gone(

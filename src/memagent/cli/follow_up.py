@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from memagent.cli.messages import name_some, tell, warn
 from memagent.documents.opening import Document, open_document
+from memagent.documents.paths import unescape_path
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Header
@@ -65,7 +66,7 @@ def documents_of(header: Header) -> Document:
 
 def reopen(header: Header) -> Document | None:
     """The documents of a read as they were read; None if they have changed. Raises `DocumentError`."""
-    document = open_document(*header.sources).unnamed()
+    document = open_document(*map(unescape_path, header.sources)).unnamed()
     return document if document.fingerprint == header.sha256 else None
 
 

@@ -16,10 +16,12 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, NamedTuple
+from unicodedata import category
 
 from memagent.errors import DocumentError, reason
 
 _LIKE_ESCAPE = re.compile(r"\\(?=[\\xuUtnr]|[^ -~])")
+_ESCAPE = re.compile(r"\\(?:[\\tnr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U00(?:0[0-9a-f]|10)[0-9a-f]{4})")
 _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+://|https?:/")
 _NUMBER = re.compile(r"(\d+)")
 
@@ -76,12 +78,20 @@ def keep_input() -> IO[bytes]:
 
 
 def escape_path(path: str | os.PathLike[str]) -> str:
-    r"""A path for people and for JSON: unprintable characters and lone surrogates are escaped.
+    r"""A path for people and for JSON: unprintable characters but spaces, and lone surrogates, are escaped.
 
-    No two paths are shown alike: a backslash before what could be an escape is doubled.
+    No two paths become the same text: a backslash before what could be an escape is doubled.
     """
     text = _LIKE_ESCAPE.sub(r"\\\\", os.fspath(path))
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+    return "".join(
+        character if character.isprintable() or category(character) == "Zs" else ascii(character)[1:-1]
+        for character in text
+    )
+
+
+def unescape_path(text: str) -> str:
+    """The path that `escape_path` made this text of."""
+    return _ESCAPE.sub(lambda match: match[0].encode().decode("unicode_escape"), text)
 
 
 def read_error(name: str, error: OSError) -> DocumentError:

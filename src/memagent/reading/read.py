@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -159,7 +159,7 @@ class Read:
         self._meter.start()
         engine = CallLimit(self.engine, self.settings.max_calls) if self.settings.max_calls else self.engine
         reading = await self._reading(engine)
-        journal = self._journal = await asyncio.to_thread(self._open, engine)
+        journal = self._journal = await self._open_in_thread(engine)
         if journal and journal.header:  # with its mark: no prompt would match the record otherwise
             reading = await self._reading(engine)
         self._critical_path = CriticalPath(Losses(journal or engine, self._meter.take_unusable))
@@ -259,6 +259,19 @@ class Read:
             stopped_early=self.stopped_early,
             sources=tuple(self.blocks.replaced),
         )
+
+    async def _open_in_thread(self, engine: Engine) -> Journal | None:
+        """Open the journal. A read that is cancelled meanwhile ends once whoever continues it can open it."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, engine))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            while not opening.done():
+                with suppress(asyncio.CancelledError):  # it may be cancelled again
+                    await asyncio.wait({opening})
+            if not (opening.cancelled() or opening.exception()) and (journal := opening.result()):
+                journal.close()
+            raise
 
     def _open(self, engine: Engine) -> Journal | None:
         """The journal of this read, new or continued."""

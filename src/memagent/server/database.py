@@ -6,11 +6,10 @@ The folder is used by one server at a time, and the database notices when it is 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,6 @@ from typing import IO, Any
 from memagent.errors import SettingsError, StoreError, reason
 from memagent.server.schemas import State
 from memagent.storage import lock
-
-_log = logging.getLogger("memagent.server")
 
 UNFINISHED: tuple[State, ...] = ("queued", "running")
 
@@ -166,23 +163,3 @@ def _claim(folder: Path) -> IO[str]:
     except OSError as error:
         raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
     return claim
-
-
-def set_aside(folder: Path, pattern: str, known: Collection[str]) -> None:
-    """Move what is named like `pattern` and not `known` from `folder` to `set-aside` beside it.
-
-    What is known again, because the right database was restored, is moved back. Raises `OSError`.
-    """
-    aside = folder.parent / "set-aside"
-    unknown = [
-        path for path in folder.glob(pattern) if path.name not in known and not (aside / path.name).exists()
-    ]
-    for path in unknown:
-        aside.mkdir(mode=0o700, exist_ok=True)
-        path.replace(aside / path.name)
-    if unknown:
-        _log.warning("%d %s are not in %s: they were moved to %s", len(unknown), folder.name, _NAME, aside)
-    for path in aside.glob(pattern):
-        if path.name in known and not (folder / path.name).exists():
-            _log.warning("%s is in %s again: it was moved back", path.name, _NAME)
-            path.replace(folder / path.name)

@@ -25,7 +25,7 @@ from memagent.server.errors import api_error
 from memagent.server.events import Event, describe_progress, read_events
 from memagent.server.gate import CountedEngine, Metrics
 from memagent.server.schemas import ReadOptions, State
-from memagent.server.sharing import SharedEngine, Sharing
+from memagent.server.sharing import SharedEngine
 from memagent.server.store import Store
 from memagent.settings import ReadSettings
 from memagent.types import Engine, flatten
@@ -51,7 +51,8 @@ class Jobs:
     """Runs the reads of the store: of those in the queue, as many at a time as the engine takes calls.
 
     A key without a running read need not wait for those of others, and the keys take turns with the engine's
-    calls. If it is `private`, no key learns what the engine had cached, perhaps for another.
+    calls. If it is `private`, no key learns what the engine had cached, perhaps for another. A client may
+    leave while its read is begun, resumed or cancelled: the change is made all the same.
     """
 
     engine: Engine
@@ -60,7 +61,7 @@ class Jobs:
     metrics: Metrics
     private: bool = False
     slots: Turns = field(default_factory=lambda: Turns(_READS_AT_A_TIME))
-    _sharing: Sharing = field(init=False)
+    _turns: Turns = field(init=False)  # with the engine's calls
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
     _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
@@ -68,12 +69,12 @@ class Jobs:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)  # the queue, or what is running
 
     def __post_init__(self) -> None:
-        """Share the engine among the keys."""
-        self._sharing = Sharing(Turns(self.engine.model.calls), self.private)
+        """Take as many turns as the engine takes calls."""
+        self._turns = Turns(self.engine.model.calls)
 
     def engine_of(self, owner: str) -> SharedEngine:
         """The engine as this key uses it."""
-        return SharedEngine(self.engine, owner, self._sharing)
+        return SharedEngine(self.engine, owner, self._turns, self.private)
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[None]:
@@ -102,9 +103,24 @@ class Jobs:
         that is begun again without this needs none from then on. Raises `ApiError` and `StoreError`.
         """
         begin = partial(self.store.begin_read, owner, key, request, documents, attended)
+        beginning = asyncio.ensure_future(self._begin(begin, attended))
+
+        def abandon(future: asyncio.Future[Job]) -> None:
+            if attended and not future.cancelled() and not future.exception():
+                job = future.result()
+                if not (job.id in self._running or job.id in self._listeners or job.id in self._abandoned):
+                    self._abandon(job)
+
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:  # the client has left
+            beginning.add_done_callback(abandon)
+            raise
+
+    async def _begin(self, begin: Callable[[], Job], attended: bool) -> Job:
         while True:
             before = self._cancelled
-            job = await self._begin(begin, attended)
+            job = await asyncio.to_thread(begin)
             if abandoned := self._abandoned.get(job.id):  # its last listener left at this moment
                 await asyncio.wait({abandoned})
             elif before == self._cancelled and job.state in (*UNFINISHED, "done"):
@@ -118,30 +134,20 @@ class Jobs:
             self._changed.set()
         return job
 
-    async def _begin(self, begin: Callable[[], Job], attended: bool) -> Job:
-        """Begin a read. An attended one whose client leaves meanwhile is cancelled once it is stored."""
-
-        def abandon(future: asyncio.Future[Job]) -> None:
-            if attended and not future.cancelled() and not future.exception():
-                job = future.result()
-                if job.id not in self._running and job.id not in self._listeners:
-                    self._abandon(job)
-
-        beginning = asyncio.ensure_future(asyncio.to_thread(begin))
-        try:
-            return await asyncio.shield(beginning)
-        except asyncio.CancelledError:
-            beginning.add_done_callback(abandon)
-            raise
-
     async def resume(self, job: Job) -> bool:
         """Queue a read that failed or was cancelled; False for any other."""
+        return await asyncio.shield(self._resume(job))
+
+    async def _resume(self, job: Job) -> bool:
         queued = await asyncio.to_thread(self.store.requeue, job.id)
         self._changed.set()
         return queued
 
     async def cancel(self, job: Job) -> None:
         """End a read, whether it is queued or running."""
+        await asyncio.shield(self._cancel(job))
+
+    async def _cancel(self, job: Job) -> None:
         if await asyncio.to_thread(self.store.end, job.id, "cancelled"):
             await self._stop(job.id)
             self._end(job.id, "cancelled")
@@ -206,7 +212,7 @@ class Jobs:
             after = event.number or after
             yield event
         now = await asyncio.to_thread(self.store.read, job.owner, job.id)
-        if now is None or now.state not in UNFINISHED:
+        if queue.empty() and (now is None or now.state not in UNFINISHED):  # else its end is in the queue
             state = now.state if now else "cancelled"
             yield Event("end", {"state": state}, outcome=now.outcome if now else {})
             return
@@ -320,11 +326,12 @@ class Jobs:
             resume=resume,
             memory=job.request["memory"],
         )
+        number = 0
         async with aclosing(aiter(read)) as conversations:
             async for conversation in conversations:
-                now = read.progress
-                self._tell(job.id, Event("conversation", outcome_of(conversation), now.spent.calls))
-                self._tell(job.id, Event("progress", now))
+                number += 1  # as in the journal
+                self._tell(job.id, Event("conversation", outcome_of(conversation), number))
+                self._tell(job.id, Event("progress", read.progress))
                 await asyncio.to_thread(self.store.check_in_place)  # before more is paid for
         result = flatten(read.result)
         del result["trace"]  # a path on this machine

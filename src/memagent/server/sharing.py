@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from memagent.concurrency import Turns
@@ -20,27 +20,19 @@ _FIELDS = {"id", "object", "created", "model", "choices", "usage", "system_finge
 _USAGE = {"prompt_tokens", "completion_tokens", "total_tokens", "completion_tokens_details"}
 
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How keys share an engine: its calls by turns and, if it is `private`, no key learns what was cached.
+class SharedEngine(Wrapper):
+    """The engine as one key uses it: its calls by `turns` and, if it is `private`, without what was cached.
 
     The engine's cache holds what other keys asked lately, which the count of cached tokens would reveal.
     """
 
-    turns: Turns
-    private: bool = False
-
-
-class SharedEngine(Wrapper):
-    """The engine as one key uses it."""
-
-    def __init__(self, engine: Engine, key: str, sharing: Sharing) -> None:
+    def __init__(self, engine: Engine, key: str, turns: Turns, private: bool) -> None:
         super().__init__(engine)
-        self._key, self._sharing = key, sharing
+        self._key, self._turns, self._private = key, turns, private
 
     async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete the chat in its turn."""
-        async with self._sharing.turns.take(self._key):
+        async with self._turns.take(self._key):
             try:
                 completion = await complete(messages, sampling)
             except EngineError as error:
@@ -56,13 +48,13 @@ class SharedEngine(Wrapper):
     @asynccontextmanager
     async def forward(self, body: Mapping[str, Any]) -> AsyncIterator[Forwarded]:
         """As `Forwards.forward`, in its turn; the engine must be one that forwards."""
-        async with self._sharing.turns.take(self._key), super().forward(body) as forwarded:
-            if self._sharing.private:
+        async with self._turns.take(self._key), super().forward(body) as forwarded:
+            if self._private:
                 forwarded = replace(forwarded, pieces=_without_cached(forwarded))
             yield forwarded
 
     def _without_cached(self, usage: Usage) -> Usage:
-        return replace(usage, cached_tokens=0) if self._sharing.private else usage
+        return replace(usage, cached_tokens=0) if self._private else usage
 
 
 async def _without_cached(forwarded: Forwarded) -> AsyncIterator[bytes]:

@@ -1,8 +1,8 @@
 """What the server keeps on the disk: files, and reads with their documents and journals.
 
 A database records what there is and in which state; journals hold the progress of the reads. What the
-database does not know is set aside, never deleted: an older copy of it may have been restored. Only one
-server at a time can use a folder. Everything here blocks.
+database does not know is left where it is: an older copy of it may have been restored. Only one server at a
+time can use a folder. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from memagent.documents.opening import Document
 from memagent.errors import DocumentError, SettingsError, reason
-from memagent.server.database import Database, Job, StoredFile, make_job, set_aside
+from memagent.server.database import Database, Job, StoredFile, make_job
 from memagent.server.documents import Content, StoredContent, keep, open_stored, suffix_of
 from memagent.server.errors import ApiError, not_found, storing
 from memagent.server.schemas import State
@@ -30,7 +30,6 @@ _BRIEF_READS = (
     " FROM reads WHERE key IS NULL AND"
 )
 _MAX_NUMBER = 2**63 - 1
-_HEX = "[0-9a-f]"
 _JOURNAL = "journal.jsonl"
 
 
@@ -49,7 +48,7 @@ class Store:
         try:
             for subfolder in (folder / "files", folder / "reads"):
                 subfolder.mkdir(mode=0o700, exist_ok=True)
-            self._tidy()
+            self._requeue_all()
         except OSError as error:
             raise SettingsError(f"{folder} cannot be used: {reason(error)}") from error
 
@@ -67,16 +66,13 @@ class Store:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _tidy(self) -> None:
-        """Requeue what was being read when the last server ended; set aside what the database lacks.
+    def _requeue_all(self) -> None:
+        """Requeue what was being read when the last server ended.
 
         Nobody listens to an attended read now, so it waits until it is begun again.
         """
         change = "UPDATE reads SET state = iif(attended, 'cancelled', 'queued')"
         self._run(change + " WHERE state IN ('queued', 'running')")
-        for kind in ("file", "read"):
-            known = {row["id"] for row in self._run(f"SELECT id FROM {kind}s")}  # noqa: S608 one of two names
-            set_aside(self.folder / f"{kind}s", f"{kind}-{_HEX * 24}", known)
 
     @contextmanager
     def _new_folder(self, kind: str) -> Iterator[Path]:

@@ -150,7 +150,7 @@ export class Asking {
     const { signal } = controller;
     const read = await this.withKey(() => this.server.ask(`reads/${id}`, { signal }));
     const trace = traceOf(read);
-    this.screen.open(trace, null, STATES[read.state], ["queued", "running"].includes(read.state));
+    this.screen.open(trace, STATES[read.state], ["queued", "running"].includes(read.state));
     this.fetchText(id, signal);
     element("again").hidden = false;
     element("stop").hidden = false;
@@ -187,7 +187,7 @@ export class Asking {
     trace.remembered = read.progress?.statements ?? [];
     if (result) {
       trace.answer = result.answer;
-      trace.found = result.found ?? true;
+      trace.found = result.found;
       trace.statements = result.statements?.length ? result.statements : null;
       trace.table ??= result.table ?? null;
       trace.header = { ...trace.header, model: result.model, workflow: result.workflow };

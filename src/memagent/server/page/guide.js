@@ -4,32 +4,19 @@ import { formatNumber } from "./view.js";
 
 /** Describes the places of one read. `text` is null while the document is not at hand; `open` goes to a source. */
 export class Guide {
-  constructor(trace, text, open) {
-    Object.assign(this, { trace, text, open });
+  constructor(trace, open) {
+    Object.assign(this, { trace, open, text: null });
   }
 
   get files() {
     return this.trace.header.document?.sources ?? [];
   }
 
-  /** Where a source stands in the whole document: sources count from the beginning of their file. */
-  offsetOf(source) {
-    if (source.at !== null && source.at !== undefined) return source.at;
-    if (this.files.length <= 1) return source.start;
-    const steps = this.trace.steps.filter((step) => step.ofDocument && step.source === source.file);
-    for (const { span } of this.text ? steps : []) {
-      const chunk = this.text.slice(...span);
-      const unit = chunk.indexOf(source.excerpt);
-      if (unit >= 0) return span[0] + [...chunk.slice(0, unit)].length;
-    }
-    return null;
-  }
-
   /** A source's page or line, and the heading above it; its file where there are several. */
   describe(source) {
     const { text } = this;
     const parts = this.files.length > 1 ? [source.file] : [];
-    const offset = text && this.offsetOf(source);
+    const offset = text && source.at;
     const from = offset - source.start; // where the file begins
     if (source.page !== null) parts.push(`page ${formatNumber(source.page)}`);
     else if (offset !== null) parts.push(`line ${formatNumber(text.lineAt(offset, from))}`);

@@ -36,7 +36,7 @@ async function attempt(work) {
   }
 }
 
-async function openJournal(blob, name, text, checked = true) {
+async function openJournal(blob, name) {
   const started = performance.now();
   const trace = new Trace();
   let percent = 0;
@@ -44,9 +44,9 @@ async function openJournal(blob, name, text, checked = true) {
     const now = Math.floor(part * 100);
     if (now !== percent) say(`Reading ${name}: ${(percent = now)}%`);
   };
-  await readJournal(blob, (line) => trace.add(line), { name, checked, onProgress });
+  await readJournal(blob, (line) => trace.add(line), name, onProgress);
   asking?.forget();
-  screen.open(trace, text, UNFINISHED);
+  screen.open(trace, UNFINISHED);
   if (asking) element("again").hidden = false;
   await new Promise(requestAnimationFrame); // the screen draws in this frame, and asked for it first
   const seconds = (performance.now() - started) / 1000;
@@ -64,7 +64,7 @@ async function take(files) {
     const names = others.map((file) => file.name).join(", ");
     throw new Unusable(`${names}: not a journal. memagent ask --trace FILE writes one.`);
   }
-  if (journals.length) await openJournal(journals[0], journals[0].name, null);
+  if (journals.length) await openJournal(journals[0], journals[0].name);
   if (others.length) {
     screen.setText(await textOf(others, screen.trace));
     say(`${others.map((file) => file.name).join(", ")}: the text that was read`);
@@ -99,7 +99,7 @@ async function openEmbedded() {
   const name = element("embedded-journal")?.dataset.name;
   const journal = await readEmbedded("embedded-journal");
   if (!journal) return;
-  await openJournal(journal, name, null, false);
+  await openJournal(journal, name);
   if (element("embedded-text")) screen.missing = "The text is being unpacked.";
   const text = await readEmbedded("embedded-text");
   if (text) screen.setText(new Characters(await text.text()));

@@ -38,9 +38,9 @@ export class Screen {
    * Show a trace where its answer comes from, one that is `live` at its last step. `waiting` stands where there is no
    * answer.
    */
-  open(trace, text, waiting, live = false) {
-    Object.assign(this, { trace, text, live });
-    this.guide = new Guide(trace, text, (source) => this.openSource(source));
+  open(trace, waiting, live = false) {
+    Object.assign(this, { trace, text: null, live });
+    this.guide = new Guide(trace, (source) => this.openSource(source));
     this.waiting = { text: waiting, failed: false };
     element("follow-label").hidden = !live;
     element("follow").checked = true; // until somebody moves
@@ -131,7 +131,7 @@ export class Screen {
 
   /** Go to the step that read a source's excerpt, and mark it; returns whether there is one. */
   goToSource(source) {
-    const offset = this.guide.offsetOf(source);
+    const offset = source.at; // null if an earlier document says it
     const index = offset === null ? -1 : this.trace.stepAt(offset);
     if (index < 0) return false;
     this.index = index;
