@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
@@ -22,6 +23,7 @@ from server import (
     WORDINGS,
     Fault,
     Server,
+    count_tokens,
     lasting_fault,
     no_faults,
     refusal,
@@ -361,6 +363,20 @@ def test_a_server_that_cuts_all_long_prompts_to_one_length_is_noticed(serve: Ser
         asyncio.run(ask_all(14_400, 13_200, 1000, 12_480, 13_920))
     assert raised.value.usage and raised.value.usage.prompt_tokens == 2048
     assert len(set(asyncio.run(ask_all(*range(2400, 12_000, 480))))) == 20  # nothing was cut
+
+
+def test_prompts_of_one_length_in_the_models_own_tokens_were_read_whole(serve: Serve) -> None:
+    """As those of `chunk_ends` exact are, with the model's tokenizer."""
+    server = serve(lambda _: "Yes.")
+
+    async def calls() -> None:
+        async with aclosing(engine_at(server.base_url)) as engine:
+            engine.model = replace(engine.model, count_tokens=count_tokens, tokenizer="the server's")
+            for word in (" a", " ab", " abc", " abcd", " abcde"):
+                completion = await engine.complete((Message("user", word * 1500),), Sampling(9))
+                assert completion.usage.prompt_tokens == 1500
+
+    asyncio.run(calls())
 
 
 OVERFLOWS = {

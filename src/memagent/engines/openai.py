@@ -215,7 +215,7 @@ class OpenAIEngine:
             verbatim = self.connection.verbatim or self.connection.gateway
             completion = read_completion(sent, sampling, verbatim=verbatim)
             await check_read_whole(texts, completion.usage)
-            self._cuts.check(texts, completion.usage)
+            await self._cuts.check(texts, completion.usage, self.model.count_tokens)
         except (TransientError, EngineError) as error:
             if isinstance(sent, dict) and sent.get("choices"):
                 error.usage = await self._usage(texts, sent, read_usage(sent))
