@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from function_engine import FunctionEngine
-from memagent import CallLimitError, Completion, Message, ReadSettings, Sampling, Usage
+from memagent import (
+    CallLimitError,
+    Completion,
+    Message,
+    ReadSettings,
+    Sampling,
+    SpendingLimitError,
+    Usage,
+)
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.wrappers import (
     Again,
@@ -92,3 +100,15 @@ def test_a_judge_gives_the_verdicts_and_costs_nothing() -> None:
     assert (answer.text, answer.usage) == ("an answer", usage)
     assert (judged.model.judges, judged.model.window_tokens) == ("lora", 512)
     assert (len(main.prompts), len(judge.prompts)) == (1, 1)
+
+
+def test_verdicts_of_a_judge_do_not_count_against_a_budget() -> None:
+    main = FunctionEngine(lambda prompt: Completion("an answer", usage=Usage(20, 1)))
+    judge = FunctionEngine(lambda prompt: Completion("Yes", usage=Usage(20, 1)))
+    limited = Spending(ReadSettings(), max_tokens=100).limit(Judged(main, judge))
+    for _ in range(10):
+        asyncio.run(limited.complete(MESSAGES, Sampling(1, verdict=True)))
+    asyncio.run(limited.complete(MESSAGES, Sampling(9)))
+    asyncio.run(limited.complete(MESSAGES, Sampling(9)))
+    with pytest.raises(SpendingLimitError, match="42 tokens have been spent"):
+        asyncio.run(limited.complete(MESSAGES, Sampling(9)))

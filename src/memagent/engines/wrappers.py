@@ -90,18 +90,18 @@ class Judged(Wrapper):
 
     def __init__(self, engine: Engine, judge: Engine) -> None:
         super().__init__(engine)
-        self._judge = judge
+        self.judge = judge
 
     @property
     def model(self) -> Model:
         """The model of the wrapped engine, with the judge's verdicts."""
-        return replace(self.engine.model, judges=self._judge.model.judges)
+        return replace(self.engine.model, judges=self.judge.model.judges)
 
     async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
         """Complete with the judge or the wrapped engine."""
         if not sampling.verdict:
             return await complete(messages, sampling)
-        return replace(await self._judge.complete(messages, sampling), usage=Usage())
+        return replace(await self.judge.complete(messages, sampling), usage=Usage())
 
 
 class CriticalPath(Wrapper):
@@ -181,8 +181,12 @@ class Spending:
             )
 
     def limit(self, engine: Engine) -> Engine:
-        """The engine, wrapped in these limits if any are set."""
-        return engine if self.max_tokens is None and self.max_cost is None else SpendingLimit(engine, self)
+        """The engine, wrapped in these limits if any are set. What a judge reads counts against none."""
+        if self.max_tokens is None and self.max_cost is None:
+            return engine
+        if isinstance(engine, Judged):
+            return Judged(SpendingLimit(engine.engine, self), engine.judge)
+        return SpendingLimit(engine, self)
 
     def find_limit(self, spent: Spent) -> str:
         """Find the limit that this total would exceed; "" for none."""
