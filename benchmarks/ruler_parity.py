@@ -16,11 +16,12 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from measure import load_rows
+from measure import load_rows, table
 from ruler_statistics import Sample, compare, family, slots, statistics
 
 from memagent.documents.tokens import load_tokenizer
@@ -177,23 +178,17 @@ def _slots(task: str, index: int, theirs: Sample, recipe: Recipe) -> dict[str, A
     return {**ruler, "ours": ours["slots"]}
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """The comparison as Markdown."""
-    lines = ["| task | what | RULER | ours | |", "|---|---|---|---|---|"]
+def rows(results: dict[str, dict[str, Any]]) -> Iterator[Sequence[object]]:
+    """The rows of the table that compares both sides."""
     for task, result in results.items():
         for name, theirs in result["ruler"].items():
             ours = result["ours"][name]
-            lines.append(
-                f"| {task} | {name} | {_cell(theirs)} | {_cell(ours)} | {compare(task, name, theirs, ours)} |"
-            )
+            yield task, name, _cell(theirs), _cell(ours), compare(task, name, theirs, ours)
         if "slots" in result:
             total = len(result["slots"])
             equal = sum(slot["slots"] == slot["ours"] for slot in result["slots"])
             what = "examples with their own documents in the same slots (positions ruler)"
-            lines.append(
-                f"| {task} | {what} | {total} | {equal} | {'same' if equal == total else 'DIFFERS'} |"
-            )
-    return "\n".join(lines)
+            yield task, what, total, equal, "same" if equal == total else "DIFFERS"
 
 
 def _cell(value: Any) -> str:
@@ -242,7 +237,7 @@ def main() -> None:
     if options.record:
         options.record.write_text(format_record(settings, results))
     options.out.write_text(json.dumps({"settings": settings, "tasks": results}, indent=1) + "\n")
-    print(table(results))
+    print(table(["task", "what", "RULER", "ours", ""], rows(results)))
 
 
 if __name__ == "__main__":
