@@ -11,7 +11,6 @@ import pytest
 
 from function_engine import FunctionEngine
 from memagent import (
-    CallLimitError,
     Completion,
     Message,
     ReadSettings,
@@ -25,7 +24,6 @@ from memagent.engines.wrappers import (
     CallLimit,
     CriticalPath,
     Judged,
-    Losses,
     Spending,
     SpendingLimit,
     forwards,
@@ -61,19 +59,11 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize(("max_tokens", "tries"), [(120, 2), (10_000, 5)])
-def test_a_budget_ends_the_tries_of_an_engine_that_is_wrapped_already(max_tokens: int, tries: int) -> None:
+def test_a_budget_ends_the_tries_of_an_engine(max_tokens: int, tries: int) -> None:
     engine = Stubborn()
-    limits = Spending(ReadSettings(), max_tokens=max_tokens)
-    wrapped = CriticalPath(SpendingLimit(Losses(CallLimit(engine, 2), lambda usages: None), limits))
-    asyncio.run(wrapped.complete(MESSAGES, Sampling(10)))
-    assert engine.tries == tries and wrapped.longest == 1
-
-
-def test_limits_hold_for_tries_too() -> None:
-    limit = CallLimit(Stubborn(), 1)
-    asyncio.run(limit.complete_while(MESSAGES, Sampling(10), lambda usage: False))
-    with pytest.raises(CallLimitError):
-        asyncio.run(limit.complete_while(MESSAGES, Sampling(10), lambda usage: False))
+    limited = SpendingLimit(engine, Spending(ReadSettings(), max_tokens=max_tokens))
+    asyncio.run(limited.complete(MESSAGES, Sampling(10)))
+    assert engine.tries == tries
 
 
 def test_a_wrapped_engine_forwards_if_it_did() -> None:
@@ -95,7 +85,7 @@ def test_a_judge_gives_the_verdicts_and_costs_nothing() -> None:
     )
     judged = Judged(main, judge)
     verdict = asyncio.run(judged.complete(MESSAGES, Sampling(1, verdict=True)))
-    answer = asyncio.run(judged.complete_while(MESSAGES, Sampling(9), lambda _: True))
+    answer = asyncio.run(judged.complete(MESSAGES, Sampling(9)))
     assert (verdict.text, verdict.alternatives, verdict.usage) == ("Yes", {"Yes": -0.1}, Usage())
     assert (answer.text, answer.usage) == ("an answer", usage)
     assert (judged.model.judges, judged.model.window_tokens) == ("lora", 512)

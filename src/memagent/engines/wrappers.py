@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +17,6 @@ from memagent.types import Completion, Engine, Message, Model, Sampling, Spent, 
 Again = Callable[[Usage | None], bool]
 """Whether to try again after a failure that used this (None: nothing); if so, it counts as spent."""
 
-Complete = Callable[[tuple[Message, ...], Sampling], Awaitable[Completion]]
-"""How the wrapped engine completes a call."""
-
 
 @runtime_checkable
 class Retries(Protocol):
@@ -32,10 +29,7 @@ class Retries(Protocol):
 
 
 class Wrapper:
-    """Passes calls on to `engine`; a subclass says in `call` what else happens to them.
-
-    What the engine can do beyond the protocol, `Retries` and `Forwards`, is passed on too.
-    """
+    """Passes calls on to `engine`, and what it `forwards`; a subclass says what else happens to them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -47,17 +41,7 @@ class Wrapper:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine."""
-        return await self.call(messages, sampling, self.engine.complete)
-
-    async def complete_while(
-        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
-    ) -> Completion:
-        """See `Retries.complete_while`; an engine that never tries again just completes."""
-        return await self.call(messages, sampling, partial(_complete_while, self.engine, again))
-
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
-        """Make one call with `complete`, which is the wrapped engine's."""
-        return await complete(messages, sampling)
+        return await self.engine.complete(messages, sampling)
 
     def forward(self, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Forwarded]:
         """See `Forwards.forward`; only for an engine that `forwards`."""
@@ -65,14 +49,6 @@ class Wrapper:
 
     async def aclose(self) -> None:
         """Leave the wrapped engine open: whoever opened it closes it."""
-
-
-async def _complete_while(
-    engine: Engine, again: Again, messages: tuple[Message, ...], sampling: Sampling
-) -> Completion:
-    if isinstance(engine, Retries):
-        return await engine.complete_while(messages, sampling, again)
-    return await engine.complete(messages, sampling)
 
 
 def forwards(engine: Engine) -> bool:
@@ -97,10 +73,10 @@ class Judged(Wrapper):
         """The model of the wrapped engine, with the judge's verdicts."""
         return replace(self.engine.model, judges=self.judge.model.judges)
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the judge or the wrapped engine."""
         if not sampling.verdict:
-            return await complete(messages, sampling)
+            return await self.engine.complete(messages, sampling)
         return replace(await self.judge.complete(messages, sampling), usage=Usage())
 
 
@@ -115,10 +91,10 @@ class CriticalPath(Wrapper):
         super().__init__(engine)
         self.longest = 0
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine. A call that fails does not count."""
         length = self.longest + 1  # it extends the longest chain that has ended
-        completion = await complete(messages, sampling)
+        completion = await self.engine.complete(messages, sampling)
         self.longest = max(self.longest, length)
         return completion
 
@@ -130,10 +106,10 @@ class Losses(Wrapper):
         super().__init__(engine)
         self._pay = pay
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine."""
         try:
-            completion = await complete(messages, sampling)
+            completion = await self.engine.complete(messages, sampling)
         except EngineError as error:
             self._pay(error.paid)
             raise
@@ -148,7 +124,7 @@ class CallLimit(Wrapper):
         super().__init__(engine)
         self.calls = self.left = calls
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while calls are left."""
         if self.left == 0:
             calls = (
@@ -156,7 +132,7 @@ class CallLimit(Wrapper):
             )
             raise CallLimitError(f"the {calls} used up")
         self.left -= 1
-        return await complete(messages, sampling)
+        return await self.engine.complete(messages, sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +191,6 @@ class SpendingLimit(Wrapper):
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while there is room."""
-        return await self.complete_while(messages, sampling, lambda _usage: True)
-
-    async def complete_while(
-        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
-    ) -> Completion:
-        """See `Retries.complete_while`: only if there is room for another try, too."""
         prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         most = self.limits.prices.price(Usage(prompt_tokens, sampling.max_tokens))
         async with self._ended:
@@ -234,9 +204,11 @@ class SpendingLimit(Wrapper):
             self._in_flight.append(most)
         spent: Usage | None = None
         try:
-            completion = await _complete_while(
-                self.engine, lambda usage: again(usage) and self._has_room(most, usage), messages, sampling
-            )
+            if isinstance(self.engine, Retries):
+                again = partial(self._has_room, most)
+                completion = await self.engine.complete_while(messages, sampling, again)
+            else:
+                completion = await self.engine.complete(messages, sampling)
             spent = completion.usage
         except EngineError as error:
             spent = error.usage
