@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 STORY = Path(__file__).parent.parent / "examples" / "blue_carbuncle.txt"
 _SYLLABLES = ("ka", "lo", "mi", "ren", "tas", "vor", "el", "dun", "shi", "bra", "que", "zen", "pol", "ith")
@@ -115,6 +115,13 @@ def find_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "-"
+
+
+def print_versions(packages: Iterable[str], file: IO[str]) -> None:
+    """Print the versions of those that are installed, as a line of JSON."""
+    versions = {package: find_version(package) for package in packages}
+    installed = {package: number for package, number in versions.items() if number != "-"}
+    print(json.dumps(installed), file=file, flush=True)
 
 
 def _vector_unit() -> str:
