@@ -72,6 +72,20 @@ def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
         file.writelines(vary(text, size_bytes))
 
 
+def train_tokenizer(texts: Iterable[str], vocabulary: int, target: Path) -> None:
+    """Train a byte-level BPE tokenizer, as most models have, with so many tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(target))
+    print(f"{target}: {tokenizer.get_vocab_size()} tokens", file=sys.stderr)
+
+
 def name_model(model: str) -> str:
     """What rows and folders call a model: a GGUF's file without its ending, or the last part of a name."""
     return Path(model).name.removesuffix(".gguf")

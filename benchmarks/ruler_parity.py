@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -21,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from measure import load_rows, table
+from measure import load_rows, table, train_tokenizer
 from ruler_statistics import Sample, compare, family, slots, statistics
 
 from memagent.documents.tokens import load_tokenizer
@@ -33,6 +34,7 @@ from memagent.types import TokenCounter
 
 SEED = 42  # RULER's
 
+_VOCABULARY = 3000
 _MARKS = {  # what surrounds the document in RULER's prompt
     "niah": ("afterwards.\n", "\nWhat "),
     "vt": ("following text.\n\n", "\nQuestion:"),
@@ -136,19 +138,12 @@ class Environment:
 
 def tokenizer_folder(folder: Path, named: Path | None) -> Path:
     """A folder that transformers can load: the tokenizer named, or one trained on the sample's story."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     target = folder / f"tokenizer-{named.stem if named else 'sample'}"
     target.mkdir(parents=True, exist_ok=True)
     if named:
-        tokenizer = Tokenizer.from_file(str(named))
+        shutil.copyfile(named, target / "tokenizer.json")
     else:
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=3000, initial_alphabet=alphabet, show_progress=False)
-        tokenizer.train_from_iterator([read_text(SAMPLE / "essays.txt.gz")], trainer)
-    tokenizer.save(str(target / "tokenizer.json"))
+        train_tokenizer([read_text(SAMPLE / "essays.txt.gz")], _VOCABULARY, target / "tokenizer.json")
     (target / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return target
 
