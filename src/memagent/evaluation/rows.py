@@ -63,10 +63,9 @@ class EvaluationRow:
 
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that size. A
     failed attempt has an `error`, its `cause` (the error's class) and the score 0. The counts are those of
-    `Progress` when it ended; older rows have no `critical_path` and no `chunks`, and do not say whether they
-    are `estimated`. `haystack` is the example's. `depth` is the answer's position in the document, 0 to 1,
-    if it occurs there exactly once. `captured` tells whether the memory ever held what the answer needs,
-    `retained` whether it did at the end; None without a memory, or if that is unknown.
+    `Progress` when it ended. `haystack` is the example's. `depth` is the answer's position in the document, 0
+    to 1, if it occurs there exactly once. `captured` tells whether the memory ever held what the answer
+    needs, `retained` whether it did at the end; None without a memory, or if that is unknown.
     """
 
     task: str
@@ -89,8 +88,8 @@ class EvaluationRow:
     captured: bool | None
     retained: bool | None
     seconds: float
-    critical_path: int | None = None
-    chunks: int | None = None
+    critical_path: int
+    chunks: int
     passed_over: int = 0
     unused: int = 0
     haystack: str = ""
