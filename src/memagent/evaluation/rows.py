@@ -23,10 +23,7 @@ FORMAT = 2
 RUN_FILE = "run.json"
 ROWS_FILE = "rows.jsonl"
 
-_NEEDED = {
-    "version": str, "created": str, "command": str, "attempts": int, "model.name": str,
-    "model.tokenizer": str, "plan.workflows": list, "plan.corpora": dict,
-}  # fmt: skip
+_NEEDED = {"version": str, "created": str, "command": str, "attempts": int, "model": dict, "plan": dict}
 """What every run.json has, among other things."""
 
 # Where and when a run took place, what follows from its plan, and its limits: no row depends on these.
@@ -172,10 +169,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     if stored != FORMAT:
         raise SettingsError(f"{path} has format {stored}, this version reads {FORMAT}")
     for name, kind in _NEEDED.items():
-        value: Any = header
-        for key in name.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if not isinstance(value, kind):
+        if not isinstance(value := header.get(name), kind):
             raise SettingsError(
                 f"{path} is damaged ({name} is {value!r}): restore it, or evaluate again into another folder"
             )
