@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from measure import find_version
+from measure import print_versions
 
 PROBLEM = "Where was the blue carbuncle found, and who had put it there?"
 ANSWER_TOKENS = 1024
@@ -198,11 +198,7 @@ def main(name: str, port: str) -> None:
     """Take jobs until standard input ends."""
     contestant = CONTESTANTS[name](f"http://127.0.0.1:{port}/v1")
     with asyncio.Runner() as runner:
-        versions = {package: find_version(package) for package in PACKAGES}
-        print(
-            json.dumps({package: version for package, version in versions.items() if version != "-"}),
-            flush=True,
-        )
+        print_versions(PACKAGES, sys.stdout)
         for line in sys.stdin:
             job = load_job(**json.loads(line))
             processor, started = time.process_time(), time.perf_counter()

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 STORY = Path(__file__).parent.parent / "examples" / "blue_carbuncle.txt"
 _SYLLABLES = ("ka", "lo", "mi", "ren", "tas", "vor", "el", "dun", "shi", "bra", "que", "zen", "pol", "ith")
@@ -72,6 +72,20 @@ def write_text(path: Path, sources: Sequence[Path], size_bytes: int) -> None:
         file.writelines(vary(text, size_bytes))
 
 
+def train_tokenizer(texts: Iterable[str], vocabulary: int, target: Path) -> None:
+    """Train a byte-level BPE tokenizer, as most models have, with so many tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(target))
+    print(f"{target}: {tokenizer.get_vocab_size()} tokens", file=sys.stderr)
+
+
 def name_model(model: str) -> str:
     """What rows and folders call a model: a GGUF's file without its ending, or the last part of a name."""
     return Path(model).name.removesuffix(".gguf")
@@ -115,6 +129,13 @@ def find_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "-"
+
+
+def print_versions(packages: Iterable[str], file: IO[str]) -> None:
+    """Print the versions of those that are installed, as a line of JSON."""
+    versions = {package: find_version(package) for package in packages}
+    installed = {package: number for package, number in versions.items() if number != "-"}
+    print(json.dumps(installed), file=file, flush=True)
 
 
 def _vector_unit() -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import contestants
-from measure import find_version
+from measure import print_versions
 
 _PASSAGE_CHARACTERS, _PASSAGES = 1024, 16
 
@@ -246,12 +246,7 @@ def main(name: str, base_url: str, settings: str) -> None:
     stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     reader = READERS[name](base_url, settings)
-    versions = {package: find_version(package) for package in (*contestants.PACKAGES, "bm25s", "langextract")}
-    print(
-        json.dumps({package: version for package, version in versions.items() if version != "-"}),
-        file=stdout,
-        flush=True,
-    )
+    print_versions((*contestants.PACKAGES, "bm25s", "langextract"), stdout)
     with asyncio.Runner() as runner:
         for line in sys.stdin:
             tasks = [Task.load(**task) for task in json.loads(line)["tasks"]]

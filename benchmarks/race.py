@@ -238,18 +238,12 @@ async def read_with(
 def by_cell(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, list[dict[str, Any]]]]:
     """The rows of each kind and length, by reader."""
     cells: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
-    names = names_of(rows)
+    names = real_models.names_of(rows, READERS)
     for kind, tokens in sorted({(row["kind"], row["tokens"]) for row in rows}, key=_order):
         own = [row for row in rows if (row["kind"], row["tokens"]) == (kind, tokens)]
         readers = {name: [row for row in own if row["reader"] == name] for name in names}
         cells[kind, tokens] = {name: group for name, group in readers.items() if group}
     return cells
-
-
-def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The readers that have rows, in the order of `READERS`; those of other settings, renamed, come last."""
-    named = {row["reader"] for row in rows}
-    return [name for name in READERS if name in named] + sorted(named - set(READERS))
 
 
 def _order(cell: tuple[str, int]) -> tuple[int, int]:
@@ -287,7 +281,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib.patches import Rectangle
 
     cells = by_cell(rows)
-    readers = names_of(rows)
+    readers = real_models.names_of(rows, READERS)
     figure, axes = plt.subplots(figsize=(1.1 * len(cells) + 3, 0.42 * len(readers) + 2), layout="constrained")
     for column, group in enumerate(cells.values()):
         shares = {

@@ -368,6 +368,12 @@ async def run(args: argparse.Namespace) -> None:
                         print(f"{model}, {task}, {reader.name}: {summary}", file=sys.stderr)
 
 
+def names_of(rows: Sequence[dict[str, Any]], order: Sequence[str]) -> list[str]:
+    """The readers that have rows, in this order; those of other settings, renamed, come last."""
+    named = {row["reader"] for row in rows}
+    return [name for name in order if name in named] + sorted(named.difference(order))
+
+
 def family(task: str) -> str:
     """The kind of question that a task belongs to: the eight kinds of needles are one."""
     return "needles" if task.startswith("niah") else task

@@ -40,7 +40,7 @@ def by_reader(rows: Rows) -> dict[str, Rows]:
     """The rows of each reader, in the order of the readers."""
     groups = group_by(rows, itemgetter("reader"))
     order = [reader.name for reader in real_models.READERS]
-    return {name: groups[name] for name in sorted(groups, key=order.index)}
+    return {name: groups[name] for name in real_models.names_of(rows, order)}
 
 
 def _family(row: Mapping[str, Any]) -> str:

@@ -13,14 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from measure import load_rows
+from measure import load_rows, table, train_tokenizer
 from ruler_statistics import Sample, compare, family, slots, statistics
 
 from memagent.documents.tokens import load_tokenizer
@@ -32,6 +34,7 @@ from memagent.types import TokenCounter
 
 SEED = 42  # RULER's
 
+_VOCABULARY = 3000
 _MARKS = {  # what surrounds the document in RULER's prompt
     "niah": ("afterwards.\n", "\nWhat "),
     "vt": ("following text.\n\n", "\nQuestion:"),
@@ -135,19 +138,12 @@ class Environment:
 
 def tokenizer_folder(folder: Path, named: Path | None) -> Path:
     """A folder that transformers can load: the tokenizer named, or one trained on the sample's story."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     target = folder / f"tokenizer-{named.stem if named else 'sample'}"
     target.mkdir(parents=True, exist_ok=True)
     if named:
-        tokenizer = Tokenizer.from_file(str(named))
+        shutil.copyfile(named, target / "tokenizer.json")
     else:
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=3000, initial_alphabet=alphabet, show_progress=False)
-        tokenizer.train_from_iterator([read_text(SAMPLE / "essays.txt.gz")], trainer)
-    tokenizer.save(str(target / "tokenizer.json"))
+        train_tokenizer([read_text(SAMPLE / "essays.txt.gz")], _VOCABULARY, target / "tokenizer.json")
     (target / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return target
 
@@ -177,23 +173,17 @@ def _slots(task: str, index: int, theirs: Sample, recipe: Recipe) -> dict[str, A
     return {**ruler, "ours": ours["slots"]}
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """The comparison as Markdown."""
-    lines = ["| task | what | RULER | ours | |", "|---|---|---|---|---|"]
+def rows(results: dict[str, dict[str, Any]]) -> Iterator[Sequence[object]]:
+    """The rows of the table that compares both sides."""
     for task, result in results.items():
         for name, theirs in result["ruler"].items():
             ours = result["ours"][name]
-            lines.append(
-                f"| {task} | {name} | {_cell(theirs)} | {_cell(ours)} | {compare(task, name, theirs, ours)} |"
-            )
+            yield task, name, _cell(theirs), _cell(ours), compare(task, name, theirs, ours)
         if "slots" in result:
             total = len(result["slots"])
             equal = sum(slot["slots"] == slot["ours"] for slot in result["slots"])
             what = "examples with their own documents in the same slots (positions ruler)"
-            lines.append(
-                f"| {task} | {what} | {total} | {equal} | {'same' if equal == total else 'DIFFERS'} |"
-            )
-    return "\n".join(lines)
+            yield task, what, total, equal, "same" if equal == total else "DIFFERS"
 
 
 def _cell(value: Any) -> str:
@@ -242,7 +232,7 @@ def main() -> None:
     if options.record:
         options.record.write_text(format_record(settings, results))
     options.out.write_text(json.dumps({"settings": settings, "tasks": results}, indent=1) + "\n")
-    print(table(results))
+    print(table(["task", "what", "RULER", "ours", ""], rows(results)))
 
 
 if __name__ == "__main__":

@@ -135,20 +135,6 @@ def start(way: str, path: Path, tokenizer: Path | None) -> Run:
     return Run(**json.loads(done.stdout))
 
 
-def train_tokenizer(texts: Sequence[Path], target: Path) -> None:
-    """Train a byte-level BPE tokenizer, as most models have, on these texts."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train([str(text) for text in texts], trainer)
-    tokenizer.save(str(target))
-    print(f"{target}: {tokenizer.get_vocab_size()} tokens", file=sys.stderr)
-
-
 def runs(args: argparse.Namespace, folder: Path) -> Iterator[Run]:
     """Make all runs, size by size, with the ways interleaved."""
     ways = _WAYS if args.tokenizer else _WAYS[:1]
@@ -201,7 +187,8 @@ def main() -> None:
     if args.train_tokenizer:
         if not args.tokenizer:
             parser.error("--train-tokenizer needs --tokenizer, the file to write")
-        train_tokenizer(args.text, args.tokenizer)
+        lines = (line for text in args.text for line in text.read_text("utf-8").splitlines(keepends=True))
+        measure.train_tokenizer(lines, _VOCABULARY, args.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         done = list(runs(args, Path(folder)))
     head = ("text", "counting", "MB/s", "MB/CPU s", "of alone", "peak MiB", "counted", "runs")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import real_models
-from measure import append_row, load_rows
+from measure import append_row, load_rows, table
 from real_models import Peers
 from tally_corpora import (
     CORPORA,
@@ -308,7 +308,7 @@ def report(file: Path) -> None:
     """Print a table of what the rows come to."""
     groups = group_by(load_rows(file), itemgetter("model", "corpus", "tokens", "seed", "contestant"))
     names = "model, text, tokens, seed, way, exact, 95%, precision, recall, calls, tokens in, out, seconds"
-    print(f"| {names.replace(', ', ' | ')} |\n|{'---|' * 13}")
+    lines = []
     for key, rows in sorted(groups.items()):
         exact, count = sum(item["exact"] for item in rows), len(rows)
         low, high = confidence_interval([item["exact"] for item in rows])
@@ -317,14 +317,9 @@ def report(file: Path) -> None:
         shares = [f"{sums[0] / item:.1%}" if item else "" for item in sums[1:]]
         means = [round(sum(item[name] for item in rows) / count) for name in
                  ("calls", "prompt_tokens", "completion_tokens", "seconds")]  # fmt: skip
-        values = [
-            *key,
-            f"{exact}/{count}",
-            f"{low:.0%} to {high:.0%}",
-            *shares,
-            *(f"{mean:,}" for mean in means),
-        ]
-        print(f"| {' | '.join(map(str, values))} |")
+        told = f"{exact}/{count}", f"{low:.0%} to {high:.0%}"
+        lines.append([*key, *told, *shares, *(f"{mean:,}" for mean in means)])
+    print(table(names.split(", "), lines))
 
 
 def main() -> None:

@@ -173,7 +173,7 @@ async def read_with(engine: Memo, reader: Reader, examples: Sequence[Example], m
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print each reader's right answers by kind, what it invents and declines, and the default's lead."""
     kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
-    readers = [name for name in READERS if any(row["reader"] == name for row in rows)]
+    readers = real_models.names_of(rows, READERS)
     scores = {(row["reader"], row["id"]): row["score"] for row in rows if not row["absent"]}
     lines, paired = [], []
     for name in readers:

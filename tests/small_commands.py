@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
 
@@ -35,5 +36,7 @@ def load_script(name: str, commands: Commands, monkeypatch: pytest.MonkeyPatch) 
     """The script of that name in presets/small, which runs these commands."""
     path = Path(__file__).parents[1] / "presets" / "small" / name
     module = sys.modules[load_function(f"{path}:main").__module__]
-    monkeypatch.setattr(module, "python", commands)
+    for function in [*vars(module).values()]:  # those that it shares with another script look there
+        if isfunction(function) and "python" in function.__globals__:
+            monkeypatch.setitem(function.__globals__, "python", commands)
     return module

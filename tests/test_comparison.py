@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_modules import load_benchmark
+from benchmark_modules import BENCHMARKS, load_benchmark
 from facts import READING
 from memagent import Read, open_document
 from memagent.engines.scripted import ScriptedEngine
@@ -98,6 +98,15 @@ def test_a_record_is_continued_with_what_it_lacks(tmp_path: Path, compare: Any) 
     assert len(json.loads(path.read_text())["continues"]) == 1
     with pytest.raises(ValueError, match=r"measured with .*7.*, not with .*9"):
         compare.Record(path).resume({"documents": 1, "chunks": 9})
+
+
+def test_the_shipped_record_lacks_nothing(compare: Any) -> None:
+    record = compare.Record(BENCHMARKS / "results" / "compare.json")
+    record.resume({"documents": 2, "chunks": 24, "scaling": [32, 64, 128, 256]})
+    names = {reader_result.name for reader_result in record.results}
+    assert {contestant.name for contestant in compare.contestants_of([])} <= names
+    tables = "\n".join(compare.report(record))
+    assert all(f"\n| {name} " in tables for name in names)
 
 
 def test_one_prompt_for_the_whole_text_wins_no_goal(compare: Any) -> None:

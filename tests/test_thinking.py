@@ -13,7 +13,7 @@ from memagent import EngineError, Read, ReadSettings, ScriptedEngine, Trajectory
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.types import Completion, Message, Model, Sampling
-from server import Fault, Server, complete, refusal
+from server import Fault, Server, complete
 
 Serve = Callable[..., Server]
 PROMPT = (Message("user", "Say hello."),)
@@ -123,21 +123,6 @@ def test_a_field_that_is_refused_is_not_sent_again(
     assert first.text == second.text == "Hello."
     assert len(server.asked) == requests
     assert [name for name in OFF if name in server.asked[-1]] == list(known)
-
-
-def test_a_refusal_for_another_reason_teaches_nothing(serve: Serve) -> None:
-    async def calls(server: Server) -> None:
-        engine = OpenAIEngine(Model("m", estimate_tokens), Connection(base_url=server.base_url))
-        with pytest.raises(EngineError, match="the prompt is against our policy"):
-            await engine.complete(PROMPT, Sampling(64, thinking=False))
-        server.faults = lambda digest, attempt: None
-        await engine.complete(PROMPT, Sampling(64, thinking=False))
-        await engine.aclose()
-
-    policy = refusal(400, "the prompt is against our policy")
-    server = serve(lambda _: "Hello.", lambda digest, attempt: policy)
-    asyncio.run(calls(server))
-    assert OFF.items() <= server.asked[-1].items()
 
 
 # Thoughts that are too long

@@ -21,10 +21,8 @@ Writes OUT/report.md, OUT/rows.jsonl.gz and OUT/metrics.jsonl.gz, also while it 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,15 +31,13 @@ from statistics import fmean
 from threading import Lock
 from typing import Any
 
-from memagent.tasks import Corpora
-from memagent.tasks.corpora import sample_warning
 from memagent.training.data import load_function
 from memagent.training.metrics import METRICS_FILE, read_metrics
 
 HERE = Path(__file__).parent
-PRESET = HERE.parent / "small.toml"
-python, map_concurrent, pack_metrics = (
-    load_function(f"{HERE / 'figure.py'}:{name}") for name in ("python", "map_concurrent", "pack_metrics")
+python, map_concurrent, copy, run_stage, export, pack, pack_metrics = (
+    load_function(f"{HERE / 'figure.py'}:{name}")
+    for name in ("python", "map_concurrent", "copy", "run_stage", "export", "pack", "pack_metrics")
 )
 ARMS = ("trajectory", "answer", "updates", "shuffled")  # who gets the credit
 STEPS, EVERY, CHECKED = 600, 20, 150
@@ -104,12 +100,8 @@ class Plan:
 def main() -> None:
     """Do all that is missing."""
     plan = _parse_arguments()
-    if (essays := Corpora().find("essays")).origin == "sample":
-        print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
-    if not (plan.out / "copied").exists():
-        few = ("--steps", 2, "--count", 8) if plan.quick else ()
-        python(HERE / "copying.py", "--out", plan.out / "copied", *few)
+    copy(plan.out / "copied", plan.quick)
     begin(plan, 0)
     map_concurrent(plan, [partial(follow, plan, arm, 0, plan.checked) for arm in plan.arms])
     stopped = check(plan)
@@ -152,13 +144,7 @@ def train(plan: Plan, stage: str, run: Path, seed: int, model: Path, changes: It
     pairs = [f"seed={seed}", f"policy.model={model.resolve()}", *changes]
     if plan.quick:
         pairs += [*QUICK, *(["warm_start.steps=2"] if stage == "sft" else [])]
-    settings = [word for pair in pairs for word in ("--set", pair)]
-    python("-m", "memagent", "train", stage, PRESET, "--out", run, "--resume", "--quiet", *settings)
-
-
-def export(run: Path, reader: Path) -> None:
-    """Write the folder of a reader."""
-    python("-m", "memagent", "train", "export", run, "--to", "merged", "--out", reader, "--quiet")
+    run_stage(stage, run, pairs)
 
 
 def is_read(plan: Plan, arm: str, seed: int, step: int, size: str) -> bool:
@@ -203,8 +189,7 @@ def write_report(plan: Plan, stopped: str = "") -> None:
     """Write what there is: a table for each arm, the rows, and the metrics."""
     with plan.reporting:
         rows = [*_all_rows(plan)]
-        with gzip.open(plan.out / "rows.jsonl.gz", "wt") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        pack(rows, plan.out / "rows.jsonl.gz")
         pack_metrics(sorted(plan.out.glob("*-run")), plan.out / "metrics.jsonl.gz")
         parts = [f"### Credit: {arm}\n\n{_table(plan, arm, rows)}" for arm in plan.arms]
         (plan.out / "report.md").write_text("\n\n".join([*([stopped] if stopped else []), *parts]) + "\n")

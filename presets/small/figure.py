@@ -174,10 +174,8 @@ class Plan:
 def main() -> None:
     """Run everything that is missing; draw what there is after each length."""
     plan = _parse_arguments()
-    if (essays := Corpora().find("essays")).origin == "sample":
-        print(sample_warning(essays.name), file=sys.stderr)
     plan.out.mkdir(parents=True, exist_ok=True)
-    copy(plan)
+    copy(plan.folder(COPIED, 0), plan.quick)
     map_concurrent(plan, (partial(train, plan, "careful", seed) for seed in plan.seeds))
     for length in plan.lengths:
         map_concurrent(
@@ -218,11 +216,24 @@ def python(*words: object) -> None:
         raise SystemExit(code if code > 0 else 128 - code)
 
 
-def copy(plan: Plan) -> None:
-    """Make the model that can copy, unless it is there."""
-    if not (model := plan.folder(COPIED, 0)).exists():
-        few = ("--steps", 2, "--count", 8) if plan.quick else ()
+def copy(model: Path, quick: bool) -> None:
+    """Make the model that can copy, unless it is there. A warning tells of essays that are but a sample."""
+    if (essays := Corpora().find("essays")).origin == "sample":
+        print(sample_warning(essays.name), file=sys.stderr)
+    if not model.exists():
+        few = ("--steps", 2, "--count", 8) if quick else ()
         python(HERE / "copying.py", "--out", model, *few)
+
+
+def run_stage(stage: str, run: Path, pairs: Iterable[str]) -> None:
+    """Begin or continue a stage of training with these settings."""
+    settings = [word for pair in pairs for word in ("--set", pair)]
+    python("-m", "memagent", "train", stage, PRESET, "--out", run, "--resume", "--quiet", *settings)
+
+
+def export(run: Path, reader: Path) -> None:
+    """Write the folder of a reader."""
+    python("-m", "memagent", "train", "export", run, "--to", "merged", "--out", reader, "--quiet")
 
 
 def train(plan: Plan, name: str, seed: int) -> list[Job]:
@@ -235,10 +246,8 @@ def train(plan: Plan, name: str, seed: int) -> list[Job]:
             pairs += tuple(
                 item for item in QUICK if not (wanted.reinforced and item.startswith("warm_start"))
             )
-        settings = [word for pair in pairs for word in ("--set", pair)]
-        stage = "run" if wanted.reinforced else "sft"
-        python("-m", "memagent", "train", stage, PRESET, "--out", run, "--resume", "--quiet", *settings)
-        python("-m", "memagent", "train", "export", run, "--to", "merged", "--out", reader, "--quiet")
+        run_stage("run" if wanted.reinforced else "sft", run, pairs)
+        export(run, reader)
     return [
         partial(train, plan, item, seed)
         for item in READERS
@@ -260,8 +269,7 @@ def read(plan: Plan, name: str, length: int, seed: int, text: Path | None) -> No
 def draw(plan: Plan) -> None:
     """Write the tables, the rows and the figure of all readings that there are."""
     rows = [*_rows(plan)]
-    with gzip.open(plan.out / "rows.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    pack(rows, plan.out / "rows.jsonl.gz")
     pack_metrics(sorted((plan.out / "readers").glob("*-run")), plan.out / "metrics.jsonl.gz")
     grouped: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     for row in rows:
@@ -281,16 +289,21 @@ def draw(plan: Plan) -> None:
     _plot(plan, summaries["essays"])
 
 
+def pack(rows: Iterable[dict[str, Any]], out: Path) -> None:
+    """Write rows to a gzipped file."""
+    with gzip.open(out, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 def pack_metrics(runs: Iterable[Path], out: Path) -> None:
     """Write the metrics of these runs to one gzipped file, each row with the name of its run."""
-    with gzip.open(out, "wt") as file:
-        for run in runs:
-            for row in read_metrics(run) if (run / METRICS_FILE).is_file() else ():
-                values = {
-                    name: float(f"{value:.5g}") for name, value in row.values.items() if math.isfinite(value)
-                }
-                about = {"run": run.name.removesuffix("-run"), "stage": row.stage, "step": row.step}
-                file.write(json.dumps(about | values) + "\n")
+    pack((row for run in runs if (run / METRICS_FILE).is_file() for row in _metrics(run)), out)
+
+
+def _metrics(run: Path) -> Iterator[dict[str, Any]]:
+    for row in read_metrics(run):
+        values = {name: float(f"{value:.5g}") for name, value in row.values.items() if math.isfinite(value)}
+        yield {"run": run.name.removesuffix("-run"), "stage": row.stage, "step": row.step} | values
 
 
 def _rows(plan: Plan) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
-from memagent.engines.wrappers import Complete, Wrapper
+from memagent.engines.wrappers import Wrapper
 from memagent.training.data import load_function
 from memagent.training.rewards import exact_reward
 from memagent.training.settings import load_training
@@ -52,13 +52,13 @@ class Asking(Wrapper):
         super().__init__(engine)
         self._seed, self._thinks = seed, thinks
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete; what was forced is part of the reply."""
         prompt = messages[-1].content
         sampling = replace(sampling, seed=random.Random(f"{self._seed}/{prompt}").getrandbits(31))
         if not self._thinks or prompt.endswith("The answer:\n"):
-            return await complete(messages, sampling)
-        reply = await complete((*messages, Message("assistant", THOUGHT)), sampling)
+            return await self.engine.complete(messages, sampling)
+        reply = await self.engine.complete((*messages, Message("assistant", THOUGHT)), sampling)
         return replace(reply, text=THOUGHT + reply.text)
 
 

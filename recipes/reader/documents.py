@@ -12,13 +12,12 @@ made of neither.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from memagent.tasks.corpora import read_rows
 from memagent.tasks.files import write_examples
 from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.types import Example
@@ -59,8 +58,7 @@ def _example(
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return [row for _, row in read_rows(path)]
 
 
 def main() -> None:

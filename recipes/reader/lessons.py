@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
-import json
 import random
 import re
 import sys
@@ -39,7 +37,7 @@ from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import telling
 from memagent.reading.sources import PARAGRAPH_END, between, sentences
 from memagent.tasks import TASKS
-from memagent.tasks.corpora import Corpora
+from memagent.tasks.corpora import Corpora, read_rows
 from memagent.tasks.files import write_examples
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
@@ -47,7 +45,7 @@ from memagent.training.data import write_trajectories
 from memagent.types import Completion, Conversation, Example, Message, Trajectory
 
 HERE = Path(__file__).parent
-HOTPOT_ROWS = set(range(1405, 5000)) - {2813, 4502, 4747, 4767}  # the four are LongBench's
+HOTPOT_ROWS = set(range(1405, 5000)) - {2813, 4502, 4747, 4767}  # from 0; the four are LongBench's
 SQUAD_LIKE = ("squad_v11_train_part", "squadshifts_reddit", "squadshifts_amazon", "qed_natural_questions",
               "quoref_part", "fairytaleqa")  # fmt: skip
 SHARES = {"passages": 0.45, "hops": 0.4, "needles": 0.15}
@@ -99,28 +97,23 @@ def load_passages(folder: Path) -> list[list[Passage]]:
     sets: list[list[Passage]] = []
     for name in SQUAD_LIKE:
         passages = []
-        with gzip.open(folder / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
-            for row in map(json.loads, file):
-                if row.get("split") in ("test", "val") or any(
-                    item.get("split") == "dev" for item in row["qas"]
-                ):
-                    continue
-                clean = detok if name == "qed_natural_questions" else str
-                text = clean(row["context"]).strip()
-                asked = [question for qa in row["qas"] if (question := ask(qa, text, clean))]
-                if asked and len(text) <= MAX_CHARACTERS:
-                    passages.append(Passage(row["title"] or "", text, tuple(asked)))
+        for _, row in read_rows(folder / f"{name}.jsonl.gz"):
+            if row.get("split") in ("test", "val") or any(item.get("split") == "dev" for item in row["qas"]):
+                continue
+            clean = detok if name == "qed_natural_questions" else str
+            text = clean(row["context"]).strip()
+            asked = [question for qa in row["qas"] if (question := ask(qa, text, clean))]
+            if asked and len(text) <= MAX_CHARACTERS:
+                passages.append(Passage(row["title"] or "", text, tuple(asked)))
         sets.append(passages)
     return sets
 
 
 def load_rows(hotpot: Path, wiki_hops: Path | None) -> list[dict[str, Any]]:
     """The questions of two hops that may be learned from."""
-    with gzip.open(hotpot, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for number, line in enumerate(file) if number in HOTPOT_ROWS]
+    rows = [row for number, row in read_rows(hotpot) if number - 1 in HOTPOT_ROWS]
     if wiki_hops:
-        with gzip.open(wiki_hops, "rt", encoding="utf-8") as file:
-            rows += [row for row in map(json.loads, file) if row["split"] == "train"]
+        rows += [row for _, row in read_rows(wiki_hops) if row["split"] == "train"]
     return rows
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from memagent import EngineSettings, open_engine, text_document
 from memagent.evaluation.statistics import confidence_interval
 from memagent.prompts import AUTO, load_prompts
 from memagent.reading.replies import is_declined
+from memagent.tasks.corpora import read_rows
 from memagent.tasks.scoring import f1, substring_match
 from memagent.types import Engine, Sampling
 
@@ -57,8 +56,7 @@ async def main() -> None:
     parser.add_argument("--squad", type=Path, required=True)
     parser.add_argument("--paragraphs", type=int, default=40, help="evenly spaced ones (40)")
     asked = parser.parse_args()
-    with gzip.open(asked.squad, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
+    rows = [row for _, row in read_rows(asked.squad)]
     rows = rows[:: len(rows) // asked.paragraphs][: asked.paragraphs]
     async with open_engine(EngineSettings(model=asked.model, adapter=asked.adapter)) as engine:
         for name, values in (await measure(engine, rows, bool(asked.adapter))).items():

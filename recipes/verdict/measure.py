@@ -24,6 +24,7 @@ from memagent.prompts import AUTO
 from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import best_passages
 from memagent.reading.verdicts import log_odds
+from memagent.reports.folder import table
 from memagent.settings import EngineSettings
 from memagent.tasks.files import load_examples
 from memagent.tasks.recipe import ABSENT_ANSWERS
@@ -89,12 +90,7 @@ async def main() -> None:
             rows += await judge(engine, document, examples)
             if options.rows:
                 options.rows.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-    print(
-        "| questions | asked |",
-        " | ".join(f"first {most}: verdict, BM25" for most in PLACES),
-        "| best verdicts |",
-    )
-    print("|---|---:|" + "---:|" * (len(PLACES) + 1))
+    lines = []
     for task in dict.fromkeys(row["task"] for row in rows):
         own = [row for row in rows if row["task"] == task and row["by_verdict"]]
         within = [
@@ -104,7 +100,9 @@ async def main() -> None:
             for most in PLACES
         ]
         odds = sorted(row["verdict"] for row in rows if row["task"] == task)
-        print(f"| {task} | {len(odds)} |", " | ".join(within), f"| {odds[0]:.1f} to {odds[-1]:.1f} |")
+        lines.append([task, str(len(odds)), *within, f"{odds[0]:.1f} to {odds[-1]:.1f}"])
+    firsts = (f"first {most}: verdict, BM25" for most in PLACES)
+    print(table(["questions", "asked", *firsts, "best verdicts"], lines))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ recipes/reader/lessons.py.
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
 import random
 import re
 import sys
@@ -38,7 +36,7 @@ from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import stems, telling
 from memagent.reading.verdicts import NO, YES
 from memagent.tasks import TASKS
-from memagent.tasks.corpora import Corpora
+from memagent.tasks.corpora import Corpora, read_rows, read_text
 from memagent.tasks.files import write_examples
 from memagent.tasks.needle import VARIANTS
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
@@ -183,18 +181,16 @@ def load_whole(folder: Path) -> list[list[Passage]]:
     sets: list[list[Passage]] = []
     for name in ("fairytaleqa", "boolq_part", "strategyqa"):
         passages = []
-        with gzip.open(folder / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
-            for row in map(json.loads, file):
-                text = row["context"].strip()
-                whole = ((0, len(text)),)
-                asked = tuple(
-                    Asked(qa["question"].strip(), spans=whole)
-                    for qa in row["qas"]
-                    if qa.get("kind", "implicit") == "implicit"
-                    and "train" in (row.get("split"), qa.get("split"))
-                )
-                if asked and len(text) <= MAX_CHARACTERS:
-                    passages.append(Passage(row["title"] or "", text, asked))
+        for _, row in read_rows(folder / f"{name}.jsonl.gz"):
+            text = row["context"].strip()
+            whole = ((0, len(text)),)
+            asked = tuple(
+                Asked(qa["question"].strip(), spans=whole)
+                for qa in row["qas"]
+                if qa.get("kind", "implicit") == "implicit" and "train" in (row.get("split"), qa.get("split"))
+            )
+            if asked and len(text) <= MAX_CHARACTERS:
+                passages.append(Passage(row["title"] or "", text, asked))
         sets.append(passages)
     return sets
 
@@ -202,12 +198,11 @@ def load_whole(folder: Path) -> list[list[Passage]]:
 def load_stories(folder: Path) -> list[Passage]:
     """NarrativeQA's summaries, whose questions were asked of people who knew the whole story."""
     passages = []
-    with gzip.open(folder / "narrativeqa_valid_test.jsonl.gz", "rt", encoding="utf-8") as file:
-        for row in map(json.loads, file):
-            text = row["context"].strip()
-            if row["split"] == "valid" and not row["tokenised"]:
-                asked = tuple(one for qa in row["qas"] if (one := ask(qa, text, str)))
-                passages.append(Passage(row["title"], text, asked))
+    for _, row in read_rows(folder / "narrativeqa_valid_test.jsonl.gz"):
+        text = row["context"].strip()
+        if row["split"] == "valid" and not row["tokenised"]:
+            asked = tuple(one for qa in row["qas"] if (one := ask(qa, text, str)))
+            passages.append(Passage(row["title"], text, asked))
     return passages
 
 
@@ -309,8 +304,7 @@ def cut_novels(novels: Sequence[Path], folder: Path) -> list[Path]:
     """Pieces of novels in files, since haystacks begin where their text does."""
     pieces = []
     for novel in novels:
-        with gzip.open(novel, "rt", encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(novel)
         for index in range(PIECES):
             begin = text.index("\n\n", len(text) * index // (PIECES + 1))
             pieces.append(folder / f"{len(pieces)}.txt")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
@@ -22,7 +23,9 @@ from server import (
     WORDINGS,
     Fault,
     Server,
+    count_tokens,
     lasting_fault,
+    no_faults,
     refusal,
     scripted_faults,
 )
@@ -140,6 +143,13 @@ def test_key_seed_and_extra_are_sent(serve: Serve) -> None:
     assert server.requests[0].headers["authorization"] == "Bearer secret"
 
 
+def test_a_schema_is_sent_as_openai_wants_it(serve: Serve) -> None:
+    server = serve(echo)
+    ask(server, sampling=GUIDED)
+    schema = {"name": "reply", "strict": True, "schema": {"type": "array"}}
+    assert server.asked[0]["response_format"] == {"type": "json_schema", "json_schema": schema}
+
+
 def test_a_reply_cut_at_its_limit_says_so(serve: Serve) -> None:
     completion = ask(serve(echo), sampling=Sampling(2))
     assert (completion.text, completion.finish_reason) == ("You said", "length")
@@ -158,6 +168,7 @@ def test_ids_and_logprobs_are_asked_for_only_to_record(serve: Serve) -> None:
 
 
 VERDICT = Sampling(1, verdict=True)
+GUIDED = Sampling(64, json_schema='{"type": "array"}')
 
 
 def tell_alternatives(completion: dict[str, Any]) -> None:
@@ -180,29 +191,40 @@ def test_a_verdict_comes_with_its_alternatives(serve: Serve) -> None:
     assert not {"lora", "logprobs", "top_logprobs"} & server.asked[1].keys()
 
 
-@pytest.mark.parametrize("words", ["logprobs is not supported here", "Extra inputs are not permitted"])
-def test_an_endpoint_that_refuses_to_tell_probabilities_is_asked_once(words: str, serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "field", "words"),
+    [
+        (VERDICT, "top_logprobs", "logprobs is not supported here"),
+        (VERDICT, "top_logprobs", "Extra inputs are not permitted"),
+        (GUIDED, "response_format", "Extra inputs are not permitted"),
+    ],
+)
+def test_a_field_that_the_endpoint_refuses_is_sent_once(
+    sampling: Sampling, field: str, words: str, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     def plan(digest: str, attempt: int) -> Fault | None:
         body = next(request.body for request in reversed(server.requests) if request.digest == digest)
-        return refusal(400, words) if "top_logprobs" in body else None
+        return refusal(400, words) if field in body else None
 
     server = serve(echo, plan)
+    assert [completion.alternatives for completion in ask_twice(server, sampling)] == [{}, {}]
+    assert [field in body for body in server.asked] == [True, False, False]
+    assert caplog.text.count("left out") == words.startswith("Extra"), "select says what it lacks"
 
-    assert [completion.alternatives for completion in ask_twice(server, VERDICT)] == [{}, {}]
-    assert ["top_logprobs" in body for body in server.asked] == [True, False, False]
 
+@pytest.mark.parametrize("sampling", [VERDICT, GUIDED, Sampling(64, thinking=False)])
+def test_a_refusal_for_another_reason_teaches_nothing(sampling: Sampling, serve: Serve) -> None:
+    server = serve(echo, lasting_fault(refusal(400, "the prompt is against our policy")))
 
-def test_a_schema_is_left_out_for_an_endpoint_that_refuses_it(serve: Serve) -> None:
-    def plan(digest: str, attempt: int) -> Fault | None:
-        body = next(request.body for request in reversed(server.requests) if request.digest == digest)
-        return refusal(400, "Extra inputs are not permitted") if "response_format" in body else None
+    async def calls() -> None:
+        async with aclosing(engine_at(server.base_url)) as engine:
+            with pytest.raises(EngineError, match="the prompt is against our policy"):
+                await engine.complete(PROMPT, sampling)
+            server.faults = no_faults
+            await engine.complete(PROMPT, sampling)
 
-    server = serve(echo, plan)
-    guided = Sampling(64, json_schema='{"type": "array"}')
-    assert len(ask_twice(server, guided)) == 2
-    schema = {"name": "reply", "strict": True, "schema": {"type": "array"}}
-    assert server.asked[0]["response_format"] == {"type": "json_schema", "json_schema": schema}
-    assert ["response_format" in body for body in server.asked] == [True, False, False]
+    asyncio.run(calls())
+    assert server.asked[-1] == server.asked[0]
 
 
 @pytest.mark.parametrize("kind", PASSING_FAULTS)
@@ -341,6 +363,20 @@ def test_a_server_that_cuts_all_long_prompts_to_one_length_is_noticed(serve: Ser
         asyncio.run(ask_all(14_400, 13_200, 1000, 12_480, 13_920))
     assert raised.value.usage and raised.value.usage.prompt_tokens == 2048
     assert len(set(asyncio.run(ask_all(*range(2400, 12_000, 480))))) == 20  # nothing was cut
+
+
+def test_prompts_of_one_length_in_the_models_own_tokens_were_read_whole(serve: Serve) -> None:
+    """As those of `chunk_ends` exact are, with the model's tokenizer."""
+    server = serve(lambda _: "Yes.")
+
+    async def calls() -> None:
+        async with aclosing(engine_at(server.base_url)) as engine:
+            engine.model = replace(engine.model, count_tokens=count_tokens, tokenizer="the server's")
+            for word in (" a", " ab", " abc", " abcd", " abcde"):
+                completion = await engine.complete((Message("user", word * 1500),), Sampling(9))
+                assert completion.usage.prompt_tokens == 1500
+
+    asyncio.run(calls())
 
 
 OVERFLOWS = {

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from function_engine import FunctionEngine
-from memagent import CallLimitError, Completion, Engine, Message, ReadSettings, Sampling, Usage
+from memagent import Completion, Engine, Message, ReadSettings, Sampling, SpendingLimitError, Usage
 from memagent.engines.forwarding import Forwarded
 from memagent.engines.wrappers import (
     Again,
     CallLimit,
     CriticalPath,
     Judged,
-    Losses,
     Spending,
     SpendingLimit,
     forwards,
@@ -53,19 +52,11 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize(("max_tokens", "tries"), [(120, 2), (10_000, 5)])
-def test_a_budget_ends_the_tries_of_an_engine_that_is_wrapped_already(max_tokens: int, tries: int) -> None:
+def test_a_budget_ends_the_tries_of_an_engine(max_tokens: int, tries: int) -> None:
     engine = Stubborn()
-    limits = Spending(ReadSettings(), max_tokens=max_tokens)
-    wrapped = CriticalPath(SpendingLimit(Losses(CallLimit(engine, 2), lambda usages: None), limits))
-    asyncio.run(wrapped.complete(MESSAGES, Sampling(10)))
-    assert engine.tries == tries and wrapped.longest == 1
-
-
-def test_limits_hold_for_tries_too() -> None:
-    limit = CallLimit(Stubborn(), 1)
-    asyncio.run(limit.complete_while(MESSAGES, Sampling(10), lambda usage: False))
-    with pytest.raises(CallLimitError):
-        asyncio.run(limit.complete_while(MESSAGES, Sampling(10), lambda usage: False))
+    limited = SpendingLimit(engine, Spending(ReadSettings(), max_tokens=max_tokens))
+    asyncio.run(limited.complete(MESSAGES, Sampling(10)))
+    assert engine.tries == tries
 
 
 def test_a_wrapped_engine_forwards_if_it_did() -> None:
@@ -93,7 +84,7 @@ def test_a_judge_gives_the_verdicts_and_costs_nothing() -> None:
         return judge
 
     judged = Judged(main, "lora", open_judge)
-    answer = asyncio.run(judged.complete_while(MESSAGES, Sampling(9), lambda _: True))
+    answer = asyncio.run(judged.complete(MESSAGES, Sampling(9)))
     assert not opened, "no verdict was asked for"
 
     async def verdicts() -> list[Completion]:
@@ -110,3 +101,19 @@ def test_a_judge_gives_the_verdicts_and_costs_nothing() -> None:
     assert (answer.text, answer.usage) == ("an answer", usage)
     assert (judged.model.judges, judged.model.window_tokens) == ("lora", 512)
     assert (len(main.prompts), len(judge.prompts)) == (1, 3)
+
+
+def test_verdicts_of_a_judge_do_not_count_against_a_budget() -> None:
+    main = FunctionEngine(lambda prompt: Completion("an answer", usage=Usage(20, 1)))
+    judge = FunctionEngine(lambda prompt: Completion("Yes", usage=Usage(20, 1)))
+
+    async def open_judge() -> Engine:
+        return judge
+
+    limited = Spending(ReadSettings(), max_tokens=100).limit(Judged(main, "lora", open_judge))
+    for _ in range(10):
+        asyncio.run(limited.complete(MESSAGES, Sampling(1, verdict=True)))
+    asyncio.run(limited.complete(MESSAGES, Sampling(9)))
+    asyncio.run(limited.complete(MESSAGES, Sampling(9)))
+    with pytest.raises(SpendingLimitError, match="42 tokens have been spent"):
+        asyncio.run(limited.complete(MESSAGES, Sampling(9)))

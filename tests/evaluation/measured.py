@@ -61,7 +61,7 @@ def row(**fields: Any) -> EvaluationRow:
         "error": None, "cause": None, "calls": 2, "cut": 0, "prompt_tokens": 100, "cached_tokens": 0,
         "completion_tokens": 10, "cost": None,
         "length_tokens": 2000, "depth": None, "captured": None,
-        "retained": None, "seconds": 1.0, "critical_path": None, "chunks": None, "passed_over": 0,
+        "retained": None, "seconds": 1.0, "critical_path": 2, "chunks": 1, "passed_over": 0,
     }  # fmt: skip
     values = unflatten({**usual, **fields})
     return EvaluationRow(**{**values, "spent": Spent(**values["spent"])})

@@ -72,7 +72,7 @@ def test_the_numbers_are_those_worked_by_hand(tmp_path: Path) -> None:
     assert "| gated | 1.00 | 1.00 |" in markdown and "| full | 1.00 | 2.00 |" in markdown
     assert "8 of 48 attempts failed; each counts as 0" in markdown
     assert "| full | ContextOverflowError | N tokens are too many | 8 |" in markdown
-    assert "| gated | 2K | 2,048 | 2.0 | – | 4,096 | 0 | 0 | 2.0 | – | 8 |" in markdown
+    assert "| gated | 2K | 2,048 | 2.0 | 2.0 | 4,096 | 0 | 0 | 2.0 | – | 8 |" in markdown
     assert "| full | 8K | 8,192 | – | – | – | – | – | – | – | 0 |" in markdown
     assert "Points above **gated**" in markdown
     assert (
@@ -100,10 +100,10 @@ def test_costs_are_those_worked_by_hand(tmp_path: Path) -> None:
 
 def test_the_share_of_skipped_chunks_is_reported(tmp_path: Path) -> None:
     rows = [row(index=0, chunks=10, passed_over=6), row(index=1, chunks=4, passed_over=1)]
-    rows += [row(index=index, workflow="full") for index in range(2)]  # as older rows are
+    rows += [row(index=index, workflow="full") for index in range(2)]
     markdown, _ = report(write(tmp_path / "run", rows))
     assert "| cut | passed over, % |" in markdown
-    assert "| – | 0 | 42 |" in markdown and "| – | 0 | – |" in markdown
+    assert "| – | 0 | 42 |" in markdown and "| – | 0 | 0 |" in markdown
     markdown, _ = report(write(tmp_path / "other", rows[2:]))
     assert "passed over, %" not in markdown
 

@@ -39,7 +39,7 @@ from memagent.engines.replies import (
     read_usage,
     window_of,
 )
-from memagent.engines.requests import LOGPROBS, SCHEMA, THINKING, Requests, encode
+from memagent.engines.requests import Requests, encode, find_optional
 from memagent.engines.wrappers import Again
 from memagent.errors import EngineError, SettingsError
 from memagent.settings import EngineSettings
@@ -180,8 +180,12 @@ class OpenAIEngine:
         level = logging.WARNING if loud else logging.INFO
         _log.log(level, "a call failed, trying again in %.1f s (%s%s): %s", seconds, next_try, where, failure)
 
-    async def _complete_once(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        body = self.requests.body(self.model.name, messages, sampling)
+    async def _complete_once(
+        self, messages: tuple[Message, ...], sampling: Sampling, without: frozenset[str] = frozenset()
+    ) -> Completion:
+        """One call, without these fields of the request, and without more of them if it is refused."""
+        name = self.model.name
+        body = self.requests.body(name, messages, sampling, without)
         content = encode(body)
         most = _REPLY_BYTES + _BYTES_PER_TOKEN * sampling.max_tokens
         if self.connection.record:  # the ids of the prompt come too: at most one for each byte
@@ -190,18 +194,12 @@ class OpenAIEngine:
         reply = await self.endpoint.post("chat/completions", content, most, seconds)
         if reply.status in (400, 422):
             refusal = read_refusal(reply)
-            self.requests.adapt(self.model.name, refusal)
-            if self.requests.body(self.model.name, messages, sampling) != body:  # or by a concurrent call
-                return await self._complete_once(messages, sampling)
-            if sampling.verdict and LOGPROBS & body.keys() and not refusal.is_overflow:
-                self.requests.leave_out(LOGPROBS)
-                return await self._complete_once(messages, sampling)
-            if SCHEMA in body and not refusal.is_overflow:
-                self.requests.leave_out({SCHEMA})
-                return await self._complete_once(messages, sampling)
-            if sampling.thinking is not None and THINKING & body.keys() and not refusal.is_overflow:
-                completion = await self._complete_once(messages, replace(sampling, thinking=None))
-                self.requests.leave_out(THINKING)  # the refusal did not name them, but they were its cause
+            self.requests.adapt(name, refusal)
+            if self.requests.body(name, messages, sampling, without) != body:  # or by a concurrent call
+                return await self._complete_once(messages, sampling, without)
+            if not refusal.is_overflow and (fields := find_optional(body, sampling)):
+                completion = await self._complete_once(messages, sampling, without | fields)
+                self.requests.leave_out(name, fields)  # they were what it would not take
                 return completion
         return await self._completion(reply, messages, sampling, greedy=body.get("temperature") == 0)
 
@@ -217,7 +215,7 @@ class OpenAIEngine:
             verbatim = self.connection.verbatim or self.connection.gateway
             completion = read_completion(sent, sampling, verbatim=verbatim)
             await check_read_whole(texts, completion.usage)
-            self._cuts.check(texts, completion.usage)
+            await self._cuts.check(texts, completion.usage, self.model.count_tokens)
         except (TransientError, EngineError) as error:
             if isinstance(sent, dict) and sent.get("choices"):
                 error.usage = await self._usage(texts, sent, read_usage(sent))

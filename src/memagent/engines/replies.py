@@ -16,7 +16,7 @@ from memagent.engines.endpoint import UnreachableError
 from memagent.engines.refusals import HttpReply, TransientError, UnusableReplyError, brief, is_page
 from memagent.errors import ContextOverflowError, EngineError
 from memagent.prompts.thoughts import thinking_advice, without_thought
-from memagent.types import Completion, Sampling, Usage
+from memagent.types import Completion, Sampling, TokenCounter, Usage
 
 # In lower case; OpenAI's word first, then those of other servers and of gateways that pass theirs on.
 _WHOLE = frozenset({
@@ -123,26 +123,32 @@ async def check_read_whole(texts: Sequence[str], usage: Usage) -> None:
 class CutPrompts:
     """Notices a server that cuts all longer prompts to one length: its counts stay while prompts grow.
 
-    Prompts that are read whole rarely have the same count, and hardly ever so many in a row.
+    Prompts that are read whole rarely have the same count, and hardly ever so many in a row, unless their
+    chunks were cut by the model's own tokenizer: then it counts no more than the server.
     """
 
     def __init__(self) -> None:
         self._tokens = 0  # of the longest prompt, as the server counted it
         self._lengths: set[int] = set()  # in characters, of prompts with this count
 
-    def check(self, texts: Sequence[str], usage: Usage) -> None:
-        """Raise `EngineError` if the server has counted the same for several prompts of different length."""
+    async def check(self, texts: Sequence[str], usage: Usage, count: TokenCounter) -> None:
+        """Raise `EngineError` if the server has counted the same for several prompts of different length.
+
+        It is not raised if the model's own `count` of this one's tokens is no higher.
+        """
         length, read = sum(map(len, texts)), usage.prompt_tokens
         if read != self._tokens:
             if length < min(self._lengths, default=0):
                 return  # it may have been short enough
             self._tokens, self._lengths = read, set()
-        self._lengths.add(length)
-        least, most = min(self._lengths), max(self._lengths)
-        many = len(self._lengths) >= _MIN_CUT_PROMPTS and most - least >= _MIN_CUT_CHARACTERS
-        if many and read >= _MIN_CUT_TOKENS:
+        lengths = self._lengths
+        lengths.add(length)
+        least, most = min(lengths), max(lengths)
+        if len(lengths) < _MIN_CUT_PROMPTS or most - least < _MIN_CUT_CHARACTERS or read < _MIN_CUT_TOKENS:
+            return
+        if await asyncio.to_thread(lambda: sum(map(count, texts))) > read:
             raise EngineError(
-                f"the endpoint read {read:,} tokens of each of {len(self._lengths)} prompts of {least:,} to "
+                f"the endpoint read {read:,} tokens of each of {len(lengths)} prompts of {least:,} to "
                 f"{most:,} characters: it silently drops the rest, and what was read so far was cut: {_WIDEN}"
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -24,7 +24,7 @@ DRAWING = THINKING | {"temperature", "top_p", "seed"}
 LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 """The fields that ask for the log-probabilities of a verdict's alternatives."""
 
-SCHEMA = "response_format"
+SCHEMA = frozenset({"response_format"})
 """The field that holds a reply to a JSON schema."""
 
 
@@ -36,8 +36,10 @@ class Requests:
         self._limit_name = "max_tokens"
         self._refused: set[str] = {*DRAWING} if connection.gateway else set()
 
-    def body(self, model: str, messages: tuple[Message, ...], sampling: Sampling) -> dict[str, Any]:
-        """The body that asks the model for a completion."""
+    def body(
+        self, model: str, messages: tuple[Message, ...], sampling: Sampling, without: Set[str] = frozenset()
+    ) -> dict[str, Any]:
+        """The body that asks the model for a completion, `without` these fields."""
         body: dict[str, Any] = {
             "model": model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],
@@ -55,8 +57,8 @@ class Requests:
             body |= {"logprobs": True, "top_logprobs": MAX_ALTERNATIVES, **(self._connection.verdict or {})}
         if sampling.json_schema:
             schema = {"name": "reply", "strict": True, "schema": json.loads(sampling.json_schema)}
-            body[SCHEMA] = {"type": "json_schema", "json_schema": schema}
-        return {name: value for name, value in body.items() if name not in self._refused}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return {name: value for name, value in body.items() if name not in self._refused | without}
 
     def adapt(self, model: str, refusal: Refusal) -> None:
         """Adapt later requests to this endpoint's parameters, if those are what it complains about.
@@ -67,16 +69,26 @@ class Requests:
         if refused == "max_tokens" and "max_completion_tokens" in message and not refusal.is_overflow:
             self._limit_name = "max_completion_tokens"
         unsupported = "unsupported" in f"{refusal.code} {message}".lower()
-        if unsupported and refused in {"temperature", "top_p", "seed"} - self._refused:
-            _log.warning("%s takes no %s: left out", model, refused)
-            self._refused.add(refused)
+        if unsupported and refused in {"temperature", "top_p", "seed"}:
+            self.leave_out(model, {refused})
         if not refusal.is_overflow:
-            named = [name for name in THINKING | LOGPROBS if name in f"{refused} {message}"]
-            self.leave_out(LOGPROBS.union(named) if LOGPROBS.intersection(named) else named)
+            named = {name for name in THINKING | LOGPROBS if name in f"{refused} {message}"}
+            self._refused |= named | LOGPROBS if named & LOGPROBS else named
 
-    def leave_out(self, names: Iterable[str]) -> None:
-        """Send no request with these fields again."""
-        self._refused.update(names)
+    def leave_out(self, model: str, fields: Set[str]) -> None:
+        """Send no request with these fields again, and say so."""
+        if fields - self._refused:
+            _log.warning("%s takes no %s: left out", model, ", ".join(sorted(fields)))
+            self._refused |= fields
+
+
+def find_optional(body: Mapping[str, Any], sampling: Sampling) -> frozenset[str]:
+    """Fields of a refused body that the endpoint may not know, and that the call can do without."""
+    asked = sampling.verdict, bool(sampling.json_schema), sampling.thinking is not None
+    for fields, own in zip((LOGPROBS, SCHEMA, THINKING), asked, strict=True):
+        if own and fields & body.keys():
+            return fields
+    return frozenset()
 
 
 def _thinking(thinking: bool | None) -> dict[str, Any]:

@@ -17,9 +17,6 @@ from memagent.types import Completion, Engine, Message, Model, Sampling, Spent, 
 Again = Callable[[Usage | None], bool]
 """Whether to try again after a failure that used this (None: nothing); if so, it counts as spent."""
 
-Complete = Callable[[tuple[Message, ...], Sampling], Awaitable[Completion]]
-"""How the wrapped engine completes a call."""
-
 
 @runtime_checkable
 class Retries(Protocol):
@@ -32,10 +29,7 @@ class Retries(Protocol):
 
 
 class Wrapper:
-    """Passes calls on to `engine`; a subclass says in `call` what else happens to them.
-
-    What the engine can do beyond the protocol, `Retries` and `Forwards`, is passed on too.
-    """
+    """Passes calls on to `engine`, and what it `forwards`; a subclass says what else happens to them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -47,17 +41,7 @@ class Wrapper:
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine."""
-        return await self.call(messages, sampling, self.engine.complete)
-
-    async def complete_while(
-        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
-    ) -> Completion:
-        """See `Retries.complete_while`; an engine that never tries again just completes."""
-        return await self.call(messages, sampling, partial(_complete_while, self.engine, again))
-
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
-        """Make one call with `complete`, which is the wrapped engine's."""
-        return await complete(messages, sampling)
+        return await self.engine.complete(messages, sampling)
 
     def forward(self, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Forwarded]:
         """See `Forwards.forward`; only for an engine that `forwards`."""
@@ -65,14 +49,6 @@ class Wrapper:
 
     async def aclose(self) -> None:
         """Leave the wrapped engine open: whoever opened it closes it."""
-
-
-async def _complete_while(
-    engine: Engine, again: Again, messages: tuple[Message, ...], sampling: Sampling
-) -> Completion:
-    if isinstance(engine, Retries):
-        return await engine.complete_while(messages, sampling, again)
-    return await engine.complete(messages, sampling)
 
 
 def forwards(engine: Engine) -> bool:
@@ -91,20 +67,20 @@ class Judged(Wrapper):
 
     def __init__(self, engine: Engine, judges: str, open_judge: Callable[[], Awaitable[Engine]]) -> None:
         super().__init__(engine)
-        self._judges, self._open_judge = judges, open_judge
+        self.judges, self.open_judge = judges, open_judge
         self._judge: asyncio.Future[Engine] | None = None
 
     @property
     def model(self) -> Model:
         """The model of the wrapped engine, with the judge's verdicts."""
-        return replace(self.engine.model, judges=self._judges)
+        return replace(self.engine.model, judges=self.judges)
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the judge or the wrapped engine."""
         if not sampling.verdict:
-            return await complete(messages, sampling)
+            return await self.engine.complete(messages, sampling)
         if self._judge is None:
-            self._judge = asyncio.ensure_future(self._open_judge())
+            self._judge = asyncio.ensure_future(self.open_judge())
         judge = await asyncio.shield(self._judge)  # who is cancelled leaves it to the others
         return replace(await judge.complete(messages, sampling), usage=Usage())
 
@@ -120,10 +96,10 @@ class CriticalPath(Wrapper):
         super().__init__(engine)
         self.longest = 0
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine. A call that fails does not count."""
         length = self.longest + 1  # it extends the longest chain that has ended
-        completion = await complete(messages, sampling)
+        completion = await self.engine.complete(messages, sampling)
         self.longest = max(self.longest, length)
         return completion
 
@@ -135,10 +111,10 @@ class Losses(Wrapper):
         super().__init__(engine)
         self._pay = pay
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine."""
         try:
-            completion = await complete(messages, sampling)
+            completion = await self.engine.complete(messages, sampling)
         except EngineError as error:
             self._pay(error.paid)
             raise
@@ -153,7 +129,7 @@ class CallLimit(Wrapper):
         super().__init__(engine)
         self.calls = self.left = calls
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while calls are left."""
         if self.left == 0:
             calls = (
@@ -161,7 +137,7 @@ class CallLimit(Wrapper):
             )
             raise CallLimitError(f"the {calls} used up")
         self.left -= 1
-        return await complete(messages, sampling)
+        return await self.engine.complete(messages, sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +162,12 @@ class Spending:
             )
 
     def limit(self, engine: Engine) -> Engine:
-        """The engine, wrapped in these limits if any are set."""
-        return engine if self.max_tokens is None and self.max_cost is None else SpendingLimit(engine, self)
+        """The engine, wrapped in these limits if any are set. What a judge reads counts against none."""
+        if self.max_tokens is None and self.max_cost is None:
+            return engine
+        if isinstance(engine, Judged):
+            return Judged(SpendingLimit(engine.engine, self), engine.judges, engine.open_judge)
+        return SpendingLimit(engine, self)
 
     def find_limit(self, spent: Spent) -> str:
         """Find the limit that this total would exceed; "" for none."""
@@ -216,12 +196,6 @@ class SpendingLimit(Wrapper):
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, while there is room."""
-        return await self.complete_while(messages, sampling, lambda _usage: True)
-
-    async def complete_while(
-        self, messages: tuple[Message, ...], sampling: Sampling, again: Again
-    ) -> Completion:
-        """See `Retries.complete_while`: only if there is room for another try, too."""
         prompt_tokens = await asyncio.to_thread(self.model.most_prompt_tokens, messages)
         most = self.limits.prices.price(Usage(prompt_tokens, sampling.max_tokens))
         async with self._ended:
@@ -235,9 +209,11 @@ class SpendingLimit(Wrapper):
             self._in_flight.append(most)
         spent: Usage | None = None
         try:
-            completion = await _complete_while(
-                self.engine, lambda usage: again(usage) and self._has_room(most, usage), messages, sampling
-            )
+            if isinstance(self.engine, Retries):
+                again = partial(self._has_room, most)
+                completion = await self.engine.complete_while(messages, sampling, again)
+            else:
+                completion = await self.engine.complete(messages, sampling)
             spent = completion.usage
         except EngineError as error:
             spent = error.usage

@@ -23,10 +23,7 @@ FORMAT = 2
 RUN_FILE = "run.json"
 ROWS_FILE = "rows.jsonl"
 
-_NEEDED = {
-    "version": str, "created": str, "command": str, "attempts": int, "model.name": str,
-    "model.tokenizer": str, "plan.workflows": list, "plan.corpora": dict,
-}  # fmt: skip
+_NEEDED = {"version": str, "created": str, "command": str, "attempts": int, "model": dict, "plan": dict}
 """What every run.json has, among other things."""
 
 # Where and when a run took place, what follows from its plan, and its limits: no row depends on these.
@@ -63,10 +60,9 @@ class EvaluationRow:
 
     `length` (tokens) or `documents` is the size asked for, `index` the example's number at that size. A
     failed attempt has an `error`, its `cause` (the error's class) and the score 0. The counts are those of
-    `Progress` when it ended; older rows have no `critical_path` and no `chunks`, and do not say whether they
-    are `estimated`. `haystack` is the example's. `depth` is the answer's position in the document, 0 to 1,
-    if it occurs there exactly once. `captured` tells whether the memory ever held what the answer needs,
-    `retained` whether it did at the end; None without a memory, or if that is unknown.
+    `Progress` when it ended. `haystack` is the example's. `depth` is the answer's position in the document, 0
+    to 1, if it occurs there exactly once. `captured` tells whether the memory ever held what the answer
+    needs, `retained` whether it did at the end; None without a memory, or if that is unknown.
     """
 
     task: str
@@ -89,8 +85,8 @@ class EvaluationRow:
     captured: bool | None
     retained: bool | None
     seconds: float
-    critical_path: int | None = None
-    chunks: int | None = None
+    critical_path: int
+    chunks: int
     passed_over: int = 0
     unused: int = 0
     haystack: str = ""
@@ -173,10 +169,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     if stored != FORMAT:
         raise SettingsError(f"{path} has format {stored}, this version reads {FORMAT}")
     for name, kind in _NEEDED.items():
-        value: Any = header
-        for key in name.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if not isinstance(value, kind):
+        if not isinstance(value := header.get(name), kind):
             raise SettingsError(
                 f"{path} is damaged ({name} is {value!r}): restore it, or evaluate again into another folder"
             )

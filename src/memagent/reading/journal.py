@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from memagent.engines.wrappers import Complete, Wrapper
+from memagent.engines.wrappers import Wrapper
 from memagent.errors import ContextOverflowError, JournalError
 from memagent.reading.lines import Answer, Line, Overflow, RecordedReply, from_json, to_json
 from memagent.storage import Log, read_log
@@ -104,7 +104,7 @@ class Journal(Wrapper):
                 "for a new read leave out `resume` and name another `trace`"
             )
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete from the record, or with the engine, whose reply is on disk when this returns."""
         digest = prompt_digest(messages, sampling)
         match await self._recall(digest):
@@ -116,7 +116,7 @@ class Journal(Wrapper):
                 self.recalled += 1
                 return completion
         try:
-            completion = await complete(messages, sampling)
+            completion = await self.engine.complete(messages, sampling)
         except ContextOverflowError as error:
             await self._write(to_json(Overflow(digest, str(error), error.paid)))
             raise

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from memagent.engines.wrappers import Complete, Wrapper
+from memagent.engines.wrappers import Wrapper
 from memagent.reading.progress import Progress
 from memagent.types import Completion, Engine, Message, Sampling
 
@@ -39,17 +39,17 @@ class Seat(Wrapper):
         self.progress: Callable[[], Progress] = Progress
         self.waiting: list[_Call] = []
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with the wrapped engine, in this read's turn; at once if there is only one read."""
         if len(self.together.seats) == 1:
-            return await complete(messages, sampling)
+            return await self.engine.complete(messages, sampling)
         loop = asyncio.get_running_loop()
         call = _Call("\x1e".join(message.content for message in messages), loop.create_future())
         self.waiting.append(call)
         loop.call_soon(self.together.begin)  # once the calls beside it wait as well
         try:
             await call.turn
-            return await complete(messages, sampling)
+            return await self.engine.complete(messages, sampling)
         finally:
             if call in self.waiting:
                 self.waiting.remove(call)

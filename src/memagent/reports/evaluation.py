@@ -98,7 +98,6 @@ def load(folders: Sequence[Path]) -> Evidence:
     again = any(count > 1 for count in met.values())
     several = len({models[name] for name in runs if rows[name]}) > 1
     orders = [name for run in runs.values() for name in run["plan"]["workflows"]]
-    orders += [row.workflow for own in rows.values() for row in own]  # in case a run.json was edited
     results = []
     for name, own in rows.items():
         apart = ", ".join([models[name]] * several + [name] * again)

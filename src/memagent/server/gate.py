@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
 from memagent.engines.endpoint import is_loopback
-from memagent.engines.wrappers import Complete, Losses, Wrapper
+from memagent.engines.wrappers import Losses, Wrapper
 from memagent.server.bodies import Values
 from memagent.server.errors import ApiError, api_error
 from memagent.server.limits import Keys, Limits
@@ -84,9 +84,9 @@ class CountedEngine(Wrapper):
         super().__init__(Losses(engine, metrics.tokens))
         self._metrics = metrics
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat, and count it."""
-        completion = await complete(messages, sampling)
+        completion = await self.engine.complete(messages, sampling)
         self._metrics.conversation(completion.usage)
         return completion
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from memagent.concurrency import Turns
 from memagent.engines.forwarding import Forwarded
-from memagent.engines.wrappers import Complete, Wrapper
+from memagent.engines.wrappers import Wrapper
 from memagent.errors import EngineError
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
@@ -30,11 +30,11 @@ class SharedEngine(Wrapper):
         super().__init__(engine)
         self._key, self._turns, self._private = key, turns, private
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete the chat in its turn."""
         async with self._turns.take(self._key):
             try:
-                completion = await complete(messages, sampling)
+                completion = await self.engine.complete(messages, sampling)
             except EngineError as error:
                 error.usage = error.usage and self._without_cached(error.usage)
                 error.unusable = tuple(map(self._without_cached, error.unusable))

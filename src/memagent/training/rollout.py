@@ -17,7 +17,7 @@ from pathlib import Path
 
 from memagent.documents.opening import text_document
 from memagent.engines.openai import open_endpoint
-from memagent.engines.wrappers import Complete, Wrapper
+from memagent.engines.wrappers import Wrapper
 from memagent.errors import DocumentError, EmptyAnswerError, ProblemTooLongError, SettingsError
 from memagent.reading.read import Read
 from memagent.settings import ReadSettings, Settings
@@ -139,7 +139,7 @@ class _Recorder(Wrapper):
         self._count = 0
         self._calls: list[tuple[tuple[Message, ...], Completion]] = []
 
-    async def call(self, messages: tuple[Message, ...], sampling: Sampling, complete: Complete) -> Completion:
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Complete with a seed of its own: one seed for all would give all calls the same random numbers.
 
         Replies that are not trained on are greedy.
@@ -150,7 +150,7 @@ class _Recorder(Wrapper):
             seed = random.Random(f"{self._seed}/{self._count}").getrandbits(31)
             sampling = replace(sampling, seed=seed)
         self._count += 1
-        completion = await complete(messages, sampling)
+        completion = await self.engine.complete(messages, sampling)
         self._calls.append((messages, completion))
         return completion
 
