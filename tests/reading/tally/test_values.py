@@ -27,6 +27,13 @@ def test_money(text: str, value: float | None, currency: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "value"), [("12 m", 12), ("5k", 5), ("12 million", 12_000_000), ("3 Mio", 3_000_000)]
+)
+def test_a_letter_after_a_number_is_its_unit(text: str, value: int) -> None:
+    assert parse("number", text).value == value
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("14 January 2025", "2025-01-14"), ("2025-01-14", "2025-01-14"), ("14.01.2025", "2025-01-14"),
@@ -70,6 +77,11 @@ TEXT = (
 )  # fmt: skip
 def test_values_are_found_as_values(kind: Kind, value: str, matches: list[str]) -> None:
     assert [TEXT[start:end] for start, end in find_all(kind, value, TEXT)] == matches
+
+
+def test_a_number_is_found_before_its_unit() -> None:
+    assert find_all("number", "12", "a rope of 12 m was sold") == [(10, 12)]
+    assert find_all("money", "12 m EUR", "a house of 12 m EUR was sold") == [(11, 19)]
 
 
 def test_the_same_name_written_differently_is_one() -> None:

@@ -69,7 +69,7 @@ def parse(kind: Kind, text: str, order: str = "") -> Meaning:
     """
     match kind:
         case "number" | "money":
-            return Meaning(_number(text), _currency(text, kind))
+            return Meaning(_number(text, kind), _currency(text, kind))
         case "date":
             return Meaning(_date(text, order))
         case "yes/no":
@@ -131,7 +131,7 @@ def _numbers_in(text: str, kind: Kind) -> list[tuple[tuple[int, int], Meaning]]:
     numbers = []
     for match in _NUMBER.finditer(text):
         start, end = match.span()
-        if times := _TIMES_AFTER.match(text, end):
+        if times := _times_after(text, end, kind):
             end = times.end()
         if _currency(text[max(start - 4, 0) : end + 9], kind):
             if before := _CURRENCY.search(text, max(start - 4, 0), start):
@@ -153,7 +153,7 @@ def _literal(value: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=65536)
-def _number(text: str) -> float | int | None:
+def _number(text: str, kind: Kind) -> float | int | None:
     """The one number in a text; None if there is none, or several."""
     matches = list(_NUMBER.finditer(text))
     if len(matches) != 1:
@@ -162,10 +162,16 @@ def _number(text: str) -> float | int | None:
     amount = load("price_parser").Price.fromstring(match["digits"]).amount
     if amount is None:
         return None
-    times = _TIMES_AFTER.match(text, match.end())
+    times = _times_after(text, match.end(), kind)
     number = float(amount) * 10 ** _TIMES[times[1].lower()] if times else float(amount)
     number = -number if match["sign"] else number
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
+
+
+def _times_after(text: str, end: int, kind: Kind) -> re.Match[str] | None:
+    """The word after a number that multiplies it; a letter does so only after money (a rope has 12 m)."""
+    times = _TIMES_AFTER.match(text, end)
+    return times if times and (kind == "money" or len(times[1]) > 1) else None
 
 
 @lru_cache(maxsize=65536)
