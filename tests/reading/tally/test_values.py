@@ -18,7 +18,8 @@ from memagent.reading.tally.values import Meaning, date_order, find_all, parse
     [
         ("1,240.50 EUR", 1240.5, "EUR"), ("£980", 980, "GBP"), ("2.450,00 EUR", 2450, "EUR"),
         ("310 euros", 310, "EUR"), ("-5.20 $", -5.2, "USD"), ("€1.2 million", 1_200_000, "EUR"),
-        ("(1,200)", -1200, None), ("12,000 dollars", 12000, "USD"), ("CHF 3", 3, "CHF"), ("3k", 3000, None),
+        ("(1,200)", -1200, None), ("($1,200)", -1200, "USD"), ("(310 euros)", 310, "EUR"),
+        ("- 310 euros", 310, "EUR"), ("-310 euros", -310, "EUR"), ("12,000 dollars", 12000, "USD"), ("CHF 3", 3, "CHF"), ("3k", 3000, None),
         ("forty", None, None), ("between 3 and 5", None, None), ("", None, None),
     ],
 )  # fmt: skip
@@ -77,6 +78,20 @@ TEXT = (
 )  # fmt: skip
 def test_values_are_found_as_values(kind: Kind, value: str, matches: list[str]) -> None:
     assert [TEXT[start:end] for start, end in find_all(kind, value, TEXT)] == matches
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "match"),
+    [
+        ("310 euros", "We paid the invoice of Bo GmbH (310 euros) at once.", "310 euros"),
+        ("310", "Letter 2 (310) is short.", "310"),
+        ("310 euros", "- 310 euros to Bo GmbH", "310 euros"),
+        ("-310 euros", "Balance: -310 euros", "-310 euros"),
+        ("(1,200)", "Result: (1,200)", "(1,200)"),
+    ],
+)
+def test_brackets_and_the_dashes_of_lists_are_no_signs(value: str, text: str, match: str) -> None:
+    assert [text[start:end] for start, end in find_all("money", value, text)] == [match]
 
 
 def test_a_number_is_found_before_its_unit() -> None:

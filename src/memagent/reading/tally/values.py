@@ -38,7 +38,10 @@ _TIMES = {
     "millionen": 6, "bn": 9, "billion": 9, "billions": 9, "mrd": 9, "milliarden": 9,
 }  # fmt: skip
 _DIGITS = r"\d+(?:[.,'’\u00a0\u202f ]\d{3}(?!\d))*(?:[.,]\d+)?"
-_NUMBER = re.compile(rf"(?P<sign>(?<![\w.,])[-−(]\s?)?(?:[^\W\d_]{{0,3}}[$€£¥]\s?)?(?P<digits>{_DIGITS})")
+_NUMBER = re.compile(rf"(?P<sign>(?<![\w.,])[-−])?(?:[^\W\d_]{{0,3}}[$€£¥]\s?)?(?P<digits>{_DIGITS})")
+_BRACKETED = re.compile(rf"\([$€£¥]?{_DIGITS}\)")
+"""A number below zero, as accountants write it; in a text, it may be an aside as well."""
+
 _TIMES_AFTER = re.compile(rf"\s?({'|'.join(sorted(_TIMES, key=len, reverse=True))})\b", re.IGNORECASE)
 _CURRENCY = re.compile(
     r"[^\W\d_]{0,2}[$€£¥]|\b(?:[A-Z]{3}|(?i:euros?|dollars?|pounds?|yen|francs|fr))(?=\W|\d|$)"
@@ -128,7 +131,7 @@ def _agree(one: Meaning, other: Meaning) -> bool:
 @lru_cache(maxsize=16)
 def _numbers_in(text: str, kind: Kind) -> list[tuple[tuple[int, int], Meaning]]:
     """The numbers of a text, each with what stands around it that belongs to it."""
-    numbers = []
+    numbers = [(match.span(), parse(kind, match.group())) for match in _BRACKETED.finditer(text)]
     for match in _NUMBER.finditer(text):
         start, end = match.span()
         if times := _times_after(text, end, kind):
@@ -164,7 +167,7 @@ def _number(text: str, kind: Kind) -> float | int | None:
         return None
     times = _times_after(text, match.end(), kind)
     number = float(amount) * 10 ** _TIMES[times[1].lower()] if times else float(amount)
-    number = -number if match["sign"] else number
+    number = -number if match["sign"] or _BRACKETED.fullmatch(text.strip()) else number
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
