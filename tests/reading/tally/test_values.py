@@ -19,7 +19,9 @@ from memagent.reading.tally.values import Meaning, date_order, find_all, parse
         ("1,240.50 EUR", 1240.5, "EUR"), ("£980", 980, "GBP"), ("2.450,00 EUR", 2450, "EUR"),
         ("310 euros", 310, "EUR"), ("-5.20 $", -5.2, "USD"), ("€1.2 million", 1_200_000, "EUR"),
         ("(1,200)", -1200, None), ("($1,200)", -1200, "USD"), ("(310 euros)", 310, "EUR"),
-        ("- 310 euros", 310, "EUR"), ("-310 euros", -310, "EUR"), ("12,000 dollars", 12000, "USD"), ("CHF 3", 3, "CHF"), ("3k", 3000, None),
+        ("- 310 euros", 310, "EUR"), ("-310 euros", -310, "EUR"),
+        ("12,000 dollars", 12000, "USD"), ("CHF 3", 3, "CHF"), ("THB 3", 3, "THB"), ("A$3", 3, "A$"),
+        ("DHL 3", 3, None), ("VAT 3 EUR", 3, "EUR"), ("3k", 3000, None),
         ("forty", None, None), ("between 3 and 5", None, None), ("", None, None),
     ],
 )  # fmt: skip
@@ -92,6 +94,11 @@ def test_values_are_found_as_values(kind: Kind, value: str, matches: list[str]) 
 )
 def test_brackets_and_the_dashes_of_lists_are_no_signs(value: str, text: str, match: str) -> None:
     assert [text[start:end] for start, end in find_all("money", value, text)] == [match]
+
+
+@pytest.mark.parametrize("text", ["Paid to DHL 45 EUR.", "incl. VAT 45 EUR", "45 EUR for the ISO 9001"])
+def test_capitals_beside_an_amount_are_no_currency(text: str) -> None:
+    assert [text[start:end] for start, end in find_all("money", "45 EUR", text)] == ["45 EUR"]
 
 
 def test_a_number_is_found_before_its_unit() -> None:

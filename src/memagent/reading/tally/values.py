@@ -29,10 +29,10 @@ _CURRENCIES = {
     "€": "EUR", "euro": "EUR", "euros": "EUR", "$": "USD", "us$": "USD", "dollar": "USD", "dollars": "USD",
     "£": "GBP", "pound": "GBP", "pounds": "GBP", "¥": "JPY", "yen": "JPY", "fr": "CHF", "francs": "CHF",
 }  # fmt: skip
-_CODES = frozenset({
-    *_CURRENCIES.values(), "AUD", "BRL", "CAD", "CNY", "CZK", "DKK", "HKD", "HUF", "INR", "KRW", "MXN", "NOK",
-    "NZD", "PLN", "RON", "RUB", "SEK", "SGD", "TRY", "UAH", "ZAR",
-})  # fmt: skip
+_CODES = (
+    "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KES|KRW|MAD|MXN|MYR"
+    "|NGN|NOK|NZD|PEN|PHP|PKR|PLN|QAR|RON|RSD|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
+)
 _TIMES = {
     "k": 3, "thousand": 3, "tausend": 3, "m": 6, "mn": 6, "mio": 6, "million": 6, "millions": 6,
     "millionen": 6, "bn": 9, "billion": 9, "billions": 9, "mrd": 9, "milliarden": 9,
@@ -44,7 +44,7 @@ _BRACKETED = re.compile(rf"\([$€£¥]?{_DIGITS}\)")
 
 _TIMES_AFTER = re.compile(rf"\s?({'|'.join(sorted(_TIMES, key=len, reverse=True))})\b", re.IGNORECASE)
 _CURRENCY = re.compile(
-    r"[^\W\d_]{0,2}[$€£¥]|\b(?:[A-Z]{3}|(?i:euros?|dollars?|pounds?|yen|francs|fr))(?=\W|\d|$)"
+    rf"[^\W\d_]{{0,2}}[$€£¥]|\b(?:{_CODES}|(?i:euros?|dollars?|pounds?|yen|francs|fr))(?=\W|\d|$)"
 )
 _DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}(?:[-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})"
@@ -72,7 +72,7 @@ def parse(kind: Kind, text: str, order: str = "") -> Meaning:
     """
     match kind:
         case "number" | "money":
-            return Meaning(_number(text, kind), _currency(text, kind))
+            return Meaning(_number(text, kind), _currency(text))
         case "date":
             return Meaning(_date(text, order))
         case "yes/no":
@@ -136,11 +136,10 @@ def _numbers_in(text: str, kind: Kind) -> list[tuple[tuple[int, int], Meaning]]:
         start, end = match.span()
         if times := _times_after(text, end, kind):
             end = times.end()
-        if _currency(text[max(start - 4, 0) : end + 9], kind):
-            if before := _CURRENCY.search(text, max(start - 4, 0), start):
-                start = before.start() if not text[before.end() : start].strip() else start
-            if after := _CURRENCY.match(text, end + (text[end : end + 1] in " \u00a0\u202f")):
-                end = after.end()
+        if before := _CURRENCY.search(text, max(start - 4, 0), start):
+            start = before.start() if not text[before.end() : start].strip() else start
+        if after := _CURRENCY.match(text, end + (text[end : end + 1] in " \u00a0\u202f")):
+            end = after.end()
         numbers.append(((start, end), parse(kind, text[start:end])))
     return numbers
 
@@ -177,12 +176,10 @@ def _times_after(text: str, end: int, kind: Kind) -> re.Match[str] | None:
     return times if times and (kind == "money" or len(times[1]) > 1) else None
 
 
-@lru_cache(maxsize=65536)
-def _currency(text: str, kind: Kind) -> str | None:
-    """The code of the currency that a text names; beside a mere number, only one of the usual ones."""
-    named = [match.group() for match in _CURRENCY.finditer(text)]
-    codes = [_CURRENCIES.get(name.casefold(), name.upper()) for name in named]
-    return next((code for code in codes if kind == "money" or code in _CODES), None)
+def _currency(text: str) -> str | None:
+    """The currency that a text names first, by its code if it is one of the usual ones."""
+    match = _CURRENCY.search(text)
+    return _CURRENCIES.get(match.group().casefold(), match.group().upper()) if match else None
 
 
 @lru_cache(maxsize=65536)
