@@ -41,7 +41,7 @@ def test_a_letter_after_a_number_is_its_unit(text: str, value: int) -> None:
     [
         ("14 January 2025", "2025-01-14"), ("2025-01-14", "2025-01-14"), ("14.01.2025", "2025-01-14"),
         ("2. März 2025", "2025-03-02"), ("March 2025", "2025-03"), ("3/4/2025", None),
-        ("13/4/2025", "2025-04-13"),
+        ("13/4/2025", "2025-04-13"), ("03-04-2025", None), ("13-04-2025", "2025-04-13"), ("3-4-25", None),
         ("2025", None), ("12", None), ("yesterday", None), ("Q1 2025", None), ("3 February", None),
         ("2025-0113", None),
     ],
@@ -53,6 +53,7 @@ def test_dates_that_do_not_say_which_day_are_not_guessed(text: str, value: str |
 def test_dates_in_figures_follow_the_others_of_their_column() -> None:
     assert parse("date", "3/4/2025", date_order(["13/4/2025", "1/2/2025"])).value == "2025-04-03"
     assert parse("date", "3/4/2025", date_order(["4/13/2025"])).value == "2025-03-04"
+    assert parse("date", "03-04-2025", date_order(["13-04-2025"])).value == "2025-04-03"
     assert date_order(["13/4/2025", "4/13/2025"]) == date_order(["1/2/2025"]) == ""
 
 

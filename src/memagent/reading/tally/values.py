@@ -54,7 +54,7 @@ _HAS_YEAR = re.compile(r"(?<!\d)(?:1[0-9]|20|21)\d\d(?!\d)|\d{1,2}[-/.]\d{1,2}[-
 _DOTTED = re.compile(r"\s*\d{1,2}\.\d{1,2}\.\d{2,4}\s*")
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
 _PARTS = {"%Y-%m-%d": ["day", "month", "year"], "%Y-%m": ["month", "year"]}
-_SLASHES = re.compile(r"\s*(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\s*")
+_FIGURES = re.compile(r"\s*(\d{1,2})[/-](\d{1,2})[/-](\d{4}|\d{2})\s*")
 
 
 class Meaning(NamedTuple):
@@ -98,7 +98,7 @@ def load(module: str) -> Any:
 
 def date_order(texts: Iterable[str]) -> str:
     """How the dates in figures of a column are written: "DMY" or "MDY"; "" if they do not tell."""
-    pairs = [(int(match[1]), int(match[2])) for match in map(_SLASHES.fullmatch, texts) if match]
+    pairs = [(int(match[1]), int(match[2])) for match in map(_FIGURES.fullmatch, texts) if match]
     days, months = any(first > 12 for first, _ in pairs), any(second > 12 for _, second in pairs)
     return "" if days == months else "DMY" if days else "MDY"
 
@@ -189,8 +189,8 @@ def _date(text: str, order: str) -> str | None:
         return date.fromisoformat(text.strip()[:10]).isoformat()
     if not _HAS_YEAR.search(text):
         return None
-    slashed = _SLASHES.fullmatch(text)
-    if slashed and not order and int(slashed[1]) <= 12 and int(slashed[2]) <= 12 and slashed[1] != slashed[2]:
+    figures = _FIGURES.fullmatch(text)
+    if figures and not order and int(figures[1]) <= 12 and int(figures[2]) <= 12 and figures[1] != figures[2]:
         return None
     dotted = "DMY" if _DOTTED.fullmatch(text) else order
     chosen = {"PARSERS": ["absolute-time"], "PREFER_DAY_OF_MONTH": "first"}
