@@ -269,6 +269,16 @@ def test_tables_are_read_by_code_and_their_columns_asked_for_once(
     assert table(read)["coverage"]["from_tables"] == 200
 
 
+@pytest.mark.parametrize(("name", "odd"), [('"Firm\n\n{}"', "pipe"), ("Firm {}", '5" pipe')])
+def test_a_row_with_a_line_break_or_a_lone_quote_is_counted_once(name: str, odd: str, tmp_path: Path) -> None:
+    notes = {n: odd if n == 30 else "Red. Blue. Green. Yes. No." for n in range(60)}
+    rows = "".join(f"{name.format(n)},{n} EUR,{note}\n" for n, note in notes.items())
+    (tmp_path / "a.csv").write_text(f"Supplier,Amount,Note\n{rows}", "utf-8")
+    read, _ = tally(replies(), open_document(tmp_path / "a.csv"))
+    assert table(read)["coverage"]["rows"] == 60
+    assert results(read) == {"EUR": [(f"Firm {n}", float(n)) for n in sorted(notes, key=str)]}
+
+
 def test_columns_with_the_names_of_the_fields_need_no_model(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Supplier;Amount\nBo;5,50 €\nAnn;7 €\n", "utf-8")
     read, conversations = tally(
