@@ -279,6 +279,23 @@ def test_a_row_with_a_line_break_or_a_lone_quote_is_counted_once(name: str, odd:
     assert results(read) == {"EUR": [(f"Firm {n}", float(n)) for n in sorted(notes, key=str)]}
 
 
+@pytest.mark.parametrize(
+    ("reply", "failed"),
+    [
+        ('{"supplier": "nonsense"}', True), ("I am sorry.", True),
+        ('{"supplier": null, "amount": "None"}', False), ('{"amount": "sum"}', False),
+    ],
+)  # fmt: skip
+def test_a_table_whose_columns_nobody_knows_is_not_dropped_silently(
+    reply: str, failed: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("company;sum\n" + "Bo;5 EUR\n" * 60, "utf-8")
+    read, _ = tally(replies(lambda _prompt: reply), open_document(tmp_path / "a.csv"))
+    coverage = table(read)["coverage"]
+    assert coverage["failed"] == (coverage["chunks"] if failed else 0)
+    assert ("could not be read" in read.answer) == failed
+
+
 def test_columns_with_the_names_of_the_fields_need_no_model(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Supplier;Amount\nBo;5,50 €\nAnn;7 €\n", "utf-8")
     read, conversations = tally(
