@@ -154,7 +154,7 @@ def test_essays_that_are_none_are_an_error(tmp_path: Path, name: str, content: s
 
 def test_essays_are_read_from_ruler_s_json_and_from_text(tmp_path: Path) -> None:
     text = 'He left. "Why?" she said. Mr. Fogg of No. 7 said 3.14 was it.'
-    for path in (put(tmp_path / "e.json", {"text": text}), put(tmp_path / "e.txt", text)):
+    for path in (put(tmp_path / "my.essays.json", {"text": text}), put(tmp_path / "e.txt", text)):
         essays = named("essays", path).essays()
         assert essays.words == tuple(text.split())
         assert [essays.start(number) for number in range(5)] == [0, 2, 5, 14, 16]
