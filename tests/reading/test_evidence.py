@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facts import FactsEngine, run
+from facts import run
 from memagent import (
-    EngineError,
     Message,
     Read,
     ReadSettings,
@@ -274,29 +273,6 @@ def test_a_read_starts_from_the_memory_of_another() -> None:
     assert [entry.source.file for entry in excerpts_of(memory)] == ["a.txt", "b.txt"]
     with pytest.raises(SettingsError, match="'I know it all'"):
         asyncio.run(chained("I know it all"))
-
-
-@pytest.mark.parametrize("calls", [1, 2, 4])
-def test_a_read_that_broke_off_ends_as_one_that_did_not(tmp_path: Path, calls: int) -> None:
-    def reply(messages: object) -> str:
-        _, chunk, rest = str(messages).partition("<chunk")
-        if not chunk:
-            return "It lies in Bergen [E1]."
-        text = rest.partition("</chunk")[0]
-        return next((f"ADD {sentence}" for sentence in (LAMP, ANCHOR) if sentence in text), "ADD Made up.")
-
-    whole = run(FactsEngine(reply), STORY, SETTINGS)
-    assert len(whole[1]) == 5 and len(whole[0].memory.split("\n")) == 3
-    trace, engine = tmp_path / "t.jsonl", FactsEngine(reply, calls=calls)
-    with pytest.raises(EngineError):
-        run(engine, STORY, SETTINGS, trace)
-    engine.calls = None
-    result, conversations = run(engine, STORY, SETTINGS, trace, resume=True)
-    assert conversations == whole[1] and engine.paid == len(conversations)
-    assert (result.memory, result.statements, result.refused) == (
-        whole[0].memory, whole[0].statements, whole[0].refused,
-    )  # fmt: skip
-    assert result.refused > 0
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ from memagent.documents.opening import Document
 from memagent.engines.scripted import count_words
 from memagent.prompts import NO_UPDATE
 from memagent.reading.api import forecast
+from memagent.reading.journal import read_journal
+from memagent.reading.lines import RecordedReply
 from memagent.reading.ranking import best_passages
 from memagent.reading.workflows import choose_workflow, workflows
 from memagent.reading.workflows.notes import NOTE_TOKENS
@@ -517,3 +519,20 @@ def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> N
     assert memories(engine, answers=False) == whole[:-1]
     assert engine.paid == len(whole) - 1
     assert CODE in whole[-2][1]
+
+
+@EVERY
+def test_each_resumes_after_a_cut_and_pays_for_nothing_twice(reader: str, tmp_path: Path) -> None:
+    trace, document = tmp_path / "whole.jsonl", text_document(story(place=0.5), "a.txt")
+    settings = SETTINGS.replace(workflow=reader, chunk_tokens=300, memory_tokens=200)
+    whole = FactsEngine(find_code)
+    result, expected = run(whole, document, settings, trace, problem=PROBLEM)
+    lines = trace.read_bytes().splitlines(keepends=True)
+    for cut in range(1, len(lines) + 1, 3):
+        copy, engine = tmp_path / f"{cut}.jsonl", FactsEngine(find_code)
+        copy.write_bytes(b"".join(lines[:cut]))
+        replies = sum(isinstance(line, RecordedReply) for line in read_journal(copy))
+        resumed, conversations = run(engine, document, settings, copy, resume=True, problem=PROBLEM)
+        assert conversations == expected
+        assert (resumed.answer, resumed.statements) == (result.answer, result.statements)
+        assert engine.paid == whole.paid - replies
