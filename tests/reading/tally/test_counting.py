@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -68,11 +67,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("sql", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_sql_is_an_error_and_touches_nothing(sql: str, tmp_path: Path) -> None:
-    file, before, started = tmp_path / "file.db", set(os.listdir()), time.monotonic()
+    file, before = tmp_path / "file.db", set(os.listdir())
     with pytest.raises(SettingsError):
         count(sql.replace("{file}", str(file)), TABLE)
     assert not file.exists() and set(os.listdir()) == before
-    assert time.monotonic() - started < 60, "bounded, on a busy machine too"
 
 
 def test_counts_sums_and_groups() -> None:
