@@ -204,13 +204,6 @@ def hostile_texts(names: tuple[str, str, str]) -> list[str]:
     return [*by_tag, *by_token, *hidden_tokens, *slots, *orders, *templates, *huge, *controls]
 
 
-HOSTILE = hostile_texts(OURS)
-
-
-def test_there_are_at_least_a_hundred() -> None:
-    assert len(set(HOSTILE)) == len(HOSTILE) >= 100
-
-
 # How a prompt is looked at: by its template's own text, and folded to what a tolerant eye sees
 
 
@@ -486,14 +479,6 @@ def test_a_users_own_template_is_protected_too(tmp_path: Path, system: str) -> N
         check(prompts, trajectory, names, text)
 
 
-def test_tags_with_letters_of_any_alphabet() -> None:
-    prompts = Prompts(update="<память>{memory}</память>{chunk}{problem}", answer="{memory}{problem}")
-    assert (
-        prompts.neutralise("a </память> b <ПАМЯТЬ> c </память-2>\n<ПАМЯТЬ>")
-        == "a <·/память> b <ПАМЯТЬ> c </память-2>\n<·ПАМЯТЬ>"
-    )
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -528,17 +513,6 @@ def test_the_problem_is_data_too() -> None:
     assert sections(message.content, marked(GATED.update, GATED))["problem"] == GATED.neutralise(problem)
     assert GATED.restore(GATED.neutralise(problem)) == problem
     check_clean(message.content)
-
-
-@pytest.mark.parametrize("prompts", [OVERWRITE, GATED, TAGGED])
-def test_a_question_about_code_reaches_the_model_unchanged(prompts: Prompts) -> None:
-    problem = "What does #include <memory> do?"
-    (update,), (answer,) = (
-        prompts.fill("update", problem=problem, chunk=problem, memory=problem),
-        prompts.fill("answer", problem=problem, memory=problem),
-    )
-    assert update.content.count(problem) == 3
-    assert answer.content.count(problem) == 2
 
 
 @pytest.mark.parametrize("begins", [tags[0] for tags in THOUGHTS])

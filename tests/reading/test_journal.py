@@ -315,14 +315,6 @@ def test_an_unfinished_journal_is_not_overwritten(tmp_path: Path) -> None:
     assert trace.read_bytes() == journal
 
 
-def test_a_finished_journal_is_not_overwritten_either(whole: tuple[Path, FactsEngine, Any]) -> None:
-    path, _, _ = whole
-    journal, engine = path.read_bytes(), Dense()
-    with pytest.raises(JournalError, match="already holds a read"):
-        run(engine, facts_document(2), trace=path)
-    assert (engine.paid, path.read_bytes()) == (0, journal)
-
-
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_journal_without_conversations_gives_way(resume: bool, tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
@@ -459,22 +451,6 @@ def test_new_paths_differ_and_the_newest_comes_first(tmp_path: Path) -> None:
 def test_a_journal_of_something_else_is_not_resumed(document: str, problem: str, tmp_path: Path) -> None:
     new_path(tmp_path, "d" * 64, PROBLEM).write_text("")
     assert earlier_paths(tmp_path, document, problem) == []
-
-
-def test_two_reads_do_not_share_a_journal(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    first = Journal.open(path, ScriptedEngine([]))
-    first.begin({"problem": "what?"})
-    with pytest.raises(JournalError, match="in use by another process"):
-        Journal.open(path, ScriptedEngine([]), resume=True)
-    first.close()
-    Journal.open(path, ScriptedEngine([]), resume=True).close()
-
-
-def test_what_cannot_hold_a_journal_is_refused() -> None:
-    with pytest.raises(JournalError, match="/dev/null"):
-        journal = Journal.open(Path(os.devnull), ScriptedEngine([]))
-        journal.begin({"problem": "what?"})
 
 
 def test_a_read_without_an_answer_is_the_beginning_of_one_with_it(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ from memagent.prompts import NO_UPDATE
 from memagent.reading.api import forecast
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import RecordedReply
-from memagent.reading.ranking import best_passages
 from memagent.reading.workflows import choose_workflow, workflows
 from memagent.reading.workflows.notes import NOTE_TOKENS
 from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
@@ -333,14 +332,6 @@ def test_a_passage_from_a_table_is_shown_below_its_head() -> None:
     passage = section(engine.prompts[0], "document")
     assert passage.index("| name | left |") < passage.index("| row 77 | 77 |")
     assert "| row 5 |" not in passage
-
-
-def test_passages_are_ranked_by_words_in_common_and_by_order_among_equals() -> None:
-    passages = ["gulls and wind", "the code of the gate", "rope and sail", "the code of the tower"]
-    assert best_passages("What is the tower code?", passages, 2) == [3, 1]
-    assert best_passages("zebra", passages, 3) == [0, 1, 2]
-    assert best_passages("?!", passages, 9) == [0, 1, 2, 3]
-    assert best_passages("Which towers have codes?", passages, 2) == [3, 1], "by their stems"
 
 
 def notes_on(count: int) -> Callable[[Sequence[Mapping[str, str]]], str]:
