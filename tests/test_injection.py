@@ -25,6 +25,7 @@ from memagent import (
     open_document,
     text_document,
 )
+from memagent.concurrency import drain
 from memagent.documents.chunking import split
 from memagent.errors import SettingsError
 from memagent.prompts import GATED, OVERWRITE
@@ -525,10 +526,5 @@ def test_a_document_that_begins_as_a_thought_does_is_quoted_whole(begins: str) -
 
     settings = ReadSettings(workflow="overwrite", chunk_tokens=400)
     read = Read("Which code?", text_document(text), ScriptedEngine(copy), settings)
-
-    async def run() -> None:
-        async for _ in read:
-            pass
-
-    asyncio.run(run())
+    asyncio.run(drain(aiter(read)))
     assert read.answer == text

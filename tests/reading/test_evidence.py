@@ -22,6 +22,7 @@ from memagent import (
     SettingsError,
     text_document,
 )
+from memagent.concurrency import drain
 from memagent.documents.opening import Document
 from memagent.reading.excerpts import Excerpt, edit, excerpts_of, find_quote, fit, memory_of
 from memagent.reading.sources import Source
@@ -265,8 +266,7 @@ def test_a_read_starts_from_the_memory_of_another() -> None:
         script = Script("It is in Oslo [E1].", blue="ADD The sea is blue.")
         second = text_document("The sea is blue.", "b.txt")
         second_read = Read("Where?", second, ScriptedEngine(script), SETTINGS, memory=memory)
-        async for _ in second_read:
-            pass
+        await drain(aiter(second_read))
         return second_read.result
 
     memory = asyncio.run(chained(first.memory)).memory
@@ -317,8 +317,7 @@ def test_every_source_of_a_thousand_reads_stands_in_its_document(workflow: str, 
         cases = []
         for number in range(reads):
             text, invented, read = _random_read(random.Random(number), settings)
-            async for _ in read:
-                pass
+            await drain(aiter(read))
             cases.append((text, invented, read))
         return cases
 

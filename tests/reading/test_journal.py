@@ -25,6 +25,7 @@ from memagent import (
     Sampling,
     ScriptedEngine,
 )
+from memagent.concurrency import drain
 from memagent.documents.opening import Document, open_document, text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.journal import Journal, earlier_paths, new_path, read_journal
@@ -458,12 +459,7 @@ def test_a_read_without_an_answer_is_the_beginning_of_one_with_it(tmp_path: Path
 
     def ended(answers: bool) -> tuple[str, str]:
         read = Read(PROBLEM, document, engine, SETTINGS, trace=path, resume=True, answers=answers)
-
-        async def finish() -> None:
-            async for _ in read:
-                pass
-
-        asyncio.run(finish())
+        asyncio.run(drain(aiter(read)))
         return read.answer, read.memory
 
     assert ended(answers=False) == ("", ended(answers=False)[1])

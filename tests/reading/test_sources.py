@@ -35,12 +35,7 @@ def read(text: str, reply: str, answer: str, workflow: str = "gated") -> Read:
 
     settings = ReadSettings(workflow=workflow, cite=True, chunk_tokens=400)
     reading = Read("Who?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
-
-    async def run() -> None:
-        async for _ in reading:
-            pass
-
-    asyncio.run(run())
+    asyncio.run(drain(aiter(reading)))
     return reading
 
 
@@ -199,12 +194,7 @@ def test_an_answer_from_notes_on_several_chunks_has_the_sources_of_all() -> None
 
     settings = ReadSettings(workflow="map_reduce", cite=True, chunk_tokens=300)
     reading = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
-
-    async def run() -> None:
-        async for _ in reading:
-            pass
-
-    asyncio.run(run())
+    asyncio.run(drain(aiter(reading)))
     assert [statement.source is not None for statement in reading.statements] == [True, True]
 
 

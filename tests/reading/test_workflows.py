@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evaluation.measured import CODE, PROBLEM, TAGS, find_code, story
-from facts import READING, FactsEngine, run
+from facts import READING, FactsEngine, run, section
 from function_engine import FunctionEngine
 from memagent import (
     CallLimitError,
@@ -52,23 +52,12 @@ def reading(
     problem: str = PROBLEM,
 ) -> tuple[str, list[Conversation]]:
     """The answer of a read and its conversations."""
-    read = Read(problem, text_document(document), engine, settings.replace(workflow=workflow))
-
-    async def collect() -> list[Conversation]:
-        return [conversation async for conversation in read]
-
-    conversations = asyncio.run(collect())
-    return read.answer, conversations
+    result, conversations = run(engine, document, settings.replace(workflow=workflow), problem=problem)
+    return result.answer, conversations
 
 
 def read(*arguments: Any, **options: Any) -> list[Conversation]:
     return reading(*arguments, **options)[1]
-
-
-def section(prompt: str, tag: str) -> str:
-    match = re.search(rf"<({tag}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
-    assert match, prompt
-    return match.group(2)
 
 
 @EVERY
@@ -138,13 +127,7 @@ def test_two_files_of_the_same_name_stay_two_files() -> None:
     """As a server's uploads may be."""
     sources = [text_document(text, "notes.txt").sources[0] for text in ("one", "two")]
     engine = FactsEngine(find_code)
-    read = Read(PROBLEM, Document(tuple(sources)), engine, SETTINGS.replace(workflow="full"))
-
-    async def finish() -> None:
-        async for _ in read:
-            pass
-
-    asyncio.run(finish())
+    run(engine, Document(tuple(sources)), SETTINGS.replace(workflow="full"), problem=PROBLEM)
     document = section(engine.prompts[0], "document")
     assert re.fullmatch(r"(\[file-\w+: notes\.txt\])\none\n+\1\ntwo", document), document
 
@@ -185,7 +168,7 @@ def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: 
     engine = ScriptedEngine(lambda messages: "code", window_tokens=window)
     settings = SETTINGS.replace(workflow=reader, passages=2)
     question = "What is the code of lighthouse 1 or lighthouse 2?"
-    asyncio.run(whole_answer(Read(question, document, engine, settings)))
+    run(engine, document, settings, problem=question)
     prompt = engine.prompts[0][-1].content
     head = re.compile(rf"\[file-{document.mark}: (.*)\]\n")
     above = ""
@@ -195,12 +178,6 @@ def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: 
         elif named := re.search(r"of file (\d)|of lighthouse (\d)", line):
             assert above == f"{named[1] or named[2]}.txt", line
     assert reader == "full" or LEFT_OUT in prompt
-
-
-async def whole_answer(read: Read) -> str:
-    async for _ in read:
-        pass
-    return read.answer
 
 
 def refuse_questions(prompt: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmark_modules import load_benchmark
+from memagent.concurrency import drain
 from memagent.documents.opening import Document, open_document, text_document
 from memagent.engines import ScriptedEngine
 from memagent.engines.wrappers import Wrapper
@@ -315,12 +316,7 @@ def test_a_perfect_model_has_all_questions_right(corpus: str) -> None:
         read = Read(
             question.text, text_document(text), engine, ReadSettings(workflow="tally", chunk_tokens=400)
         )
-
-        async def run(read: Read = read) -> None:
-            async for _ in read:
-                pass
-
-        asyncio.run(run())
+        asyncio.run(drain(aiter(read)))
         assert judge(read.answer, question.expected), (question, read.answer)
         assert table(read)["coverage"] | {"chunks": 0, "merged": 0} == {
             "chunks": 0, "passed_over": 0, "failed": 0, "rows": 40, "refused": 0, "merged": 0, "unparsed": 0,
