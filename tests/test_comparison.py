@@ -10,6 +10,7 @@ import pytest
 from benchmark_modules import BENCHMARKS, load_benchmark
 from facts import READING
 from memagent import Read, open_document
+from memagent.concurrency import drain
 from memagent.engines.scripted import ScriptedEngine
 from memagent.settings import ReadSettings
 
@@ -38,8 +39,7 @@ def result(compare: Any, name: str, ours: bool, seconds: float) -> Any:
 
 
 async def read_through(reading: Read) -> None:
-    async for _ in reading:
-        pass
+    await drain(aiter(reading))
 
 
 @pytest.mark.parametrize("workflow", READING)

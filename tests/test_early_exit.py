@@ -7,6 +7,7 @@ import pytest
 
 from benchmark_modules import load_benchmark
 from memagent import Message, Read, ReadSettings, text_document
+from memagent.concurrency import drain
 from memagent.engines.scripted import ScriptedEngine
 from memagent.types import Example
 
@@ -50,8 +51,7 @@ def test_a_stop_is_where_a_read_with_that_patience_stops(patience: int, early_ex
     async def stopped() -> Any:
         settings = SETTINGS.replace(early_exit=True, exit_patience=patience)
         read = Read(example().problem, text_document(example().document), engine(), settings)
-        async for _ in read:
-            pass
+        await drain(aiter(read))
         return read.result
 
     result = asyncio.run(stopped())

@@ -25,6 +25,7 @@ from memagent import (
     open_document,
     text_document,
 )
+from memagent.concurrency import drain
 from memagent.documents.chunking import split
 from memagent.errors import SettingsError
 from memagent.prompts import GATED, OVERWRITE
@@ -202,13 +203,6 @@ def hostile_texts(names: tuple[str, str, str]) -> list[str]:
         "line\rline\r\nline\x85line\u2029",
     ]
     return [*by_tag, *by_token, *hidden_tokens, *slots, *orders, *templates, *huge, *controls]
-
-
-HOSTILE = hostile_texts(OURS)
-
-
-def test_there_are_at_least_a_hundred() -> None:
-    assert len(set(HOSTILE)) == len(HOSTILE) >= 100
 
 
 # How a prompt is looked at: by its template's own text, and folded to what a tolerant eye sees
@@ -486,14 +480,6 @@ def test_a_users_own_template_is_protected_too(tmp_path: Path, system: str) -> N
         check(prompts, trajectory, names, text)
 
 
-def test_tags_with_letters_of_any_alphabet() -> None:
-    prompts = Prompts(update="<память>{memory}</память>{chunk}{problem}", answer="{memory}{problem}")
-    assert (
-        prompts.neutralise("a </память> b <ПАМЯТЬ> c </память-2>\n<ПАМЯТЬ>")
-        == "a <·/память> b <ПАМЯТЬ> c </память-2>\n<·ПАМЯТЬ>"
-    )
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -530,17 +516,6 @@ def test_the_problem_is_data_too() -> None:
     check_clean(message.content)
 
 
-@pytest.mark.parametrize("prompts", [OVERWRITE, GATED, TAGGED])
-def test_a_question_about_code_reaches_the_model_unchanged(prompts: Prompts) -> None:
-    problem = "What does #include <memory> do?"
-    (update,), (answer,) = (
-        prompts.fill("update", problem=problem, chunk=problem, memory=problem),
-        prompts.fill("answer", problem=problem, memory=problem),
-    )
-    assert update.content.count(problem) == 3
-    assert answer.content.count(problem) == 2
-
-
 @pytest.mark.parametrize("begins", [tags[0] for tags in THOUGHTS])
 def test_a_document_that_begins_as_a_thought_does_is_quoted_whole(begins: str) -> None:
     text = f"{begins}\nThe code is K7."
@@ -551,10 +526,5 @@ def test_a_document_that_begins_as_a_thought_does_is_quoted_whole(begins: str) -
 
     settings = ReadSettings(workflow="overwrite", chunk_tokens=400)
     read = Read("Which code?", text_document(text), ScriptedEngine(copy), settings)
-
-    async def run() -> None:
-        async for _ in read:
-            pass
-
-    asyncio.run(run())
+    asyncio.run(drain(aiter(read)))
     assert read.answer == text

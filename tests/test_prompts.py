@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -145,8 +143,6 @@ def test_the_fingerprint_is_of_every_template() -> None:
     ]
     assert len({prompts.fingerprint for prompts in variants}) == len(variants)
     assert PLAIN.for_document("d").fingerprint == PLAIN.fingerprint
-    # A journal may be resumed by another version only while this stays: change it knowingly.
-    assert PLAIN.fingerprint == "1a0c69fb052b392d"
 
 
 # Files
@@ -228,25 +224,6 @@ def test_our_workflows_say_their_markers() -> None:
     assert GATED.answer == OVERWRITE.answer
     for marker in (UNCHANGED, MEMORY):
         assert marker in GATED.check
-
-
-def test_an_adapter_is_asked_as_it_was_trained() -> None:
-    """Its prompts are recorded from the version that it was trained with: a digest of four of them."""
-    assert (TAGGED.workflow, TAGGED.replies, TAGGED.asks) == ("gated", "unmarked", False)
-    problem, chunk, memory = "Where is the key?", "A line.\nTwo {memory} & <b>\t é", "- Rent: 900\n"
-    prompts = [
-        *(
-            TAGGED.fill("update", problem=problem, chunk=chunk, memory=memory),
-            TAGGED.fill("answer", problem=problem, memory=memory),
-        ),
-        *(
-            TAGGED.fill("update", problem="Q", chunk="C", memory=""),
-            TAGGED.fill("answer", problem="Q", memory=""),
-        ),
-    ]
-    record = json.dumps([[(message.role, message.content) for message in messages] for messages in prompts])
-    digest = "f45062fc5fe8def6abc98ad1a17bd00dcbda62a60cd71fedf7b89c371217eefd"
-    assert hashlib.sha256(record.encode()).hexdigest() == digest
 
 
 # Marks

@@ -13,6 +13,7 @@ from facts import section
 from files import pdf
 from function_engine import FunctionEngine
 from memagent import ReadSettings, SettingsError, open_document
+from memagent.concurrency import drain
 from memagent.documents.conversion import cache_folder
 from memagent.engines.scripted import ScriptedEngine, count_words
 from memagent.errors import CallLimitError
@@ -47,11 +48,7 @@ def keys(text: str) -> list[str]:
 
 
 def add(notebook: Notebook, *paths: Path, settings: ReadSettings = SETTINGS) -> None:
-    async def run() -> None:
-        async for _ in notebook.add(open_document(*paths), FunctionEngine(keep), settings):
-            pass
-
-    asyncio.run(run())
+    asyncio.run(drain(aiter(notebook.add(open_document(*paths), FunctionEngine(keep), settings))))
 
 
 def ask(notebook: Notebook, settings: ReadSettings = SETTINGS, **values: Any) -> tuple[Statement, ...]:
@@ -117,8 +114,7 @@ def test_a_model_that_counts_more_tokens_does_not_cut_the_memory(tmp_path: Path)
 
     async def add_note(text: str, engine: Any, memory_tokens: int = 500) -> None:
         settings = SETTINGS.replace(workflow="gated", memory_tokens=memory_tokens)
-        async for _ in notebook.add(note_document(text), engine, settings):
-            pass
+        await drain(aiter(notebook.add(note_document(text), engine, settings)))
 
     asyncio.run(add_note(note, FunctionEngine(keep)))
     with pytest.raises(SettingsError, match="its budget is 500: raise `memory_tokens`"):

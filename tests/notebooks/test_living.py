@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from facts import section
 from function_engine import FunctionEngine, HeldEngine
 from memagent import ReadSettings, SettingsError, open_document
+from memagent.concurrency import drain
 from memagent.notebooks import Addition, Notebook, Notebooks, Version
 
 MEMORY = Path("/dev/shm")  # no disk to wait for
@@ -210,8 +211,7 @@ class Living(RuleBasedStateMachine):
             addition = self.addition(engine)
 
             async def read() -> None:
-                async for _ in addition:
-                    pass
+                await drain(aiter(addition))
 
             reading, hangs = asyncio.ensure_future(read()), asyncio.ensure_future(engine.held.wait())
             await asyncio.wait({reading, hangs}, return_when=asyncio.FIRST_COMPLETED)
@@ -250,8 +250,7 @@ class Living(RuleBasedStateMachine):
         async def others() -> None:
             engine = HeldEngine(FunctionEngine(collect))
             with pytest.raises(SettingsError, match="another process is changing"):
-                async for _ in self.addition(engine):
-                    pass
+                await drain(aiter(self.addition(engine)))
             assert not engine.paid
             with pytest.raises(SettingsError, match="another process is changing"):
                 self.notebook.undo()

@@ -6,28 +6,29 @@ import asyncio
 import json
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from memagent import ReadSettings, ScriptedEngine, open_document
+from memagent import EngineError, ReadSettings, ScriptedEngine, open_document
+from memagent.concurrency import drain
 from memagent.notebooks import Addition, Notebook, Notebooks
+from memagent.types import Message
 
 TEXT = "The red key hangs in the hall.\n"
 SETTINGS = ReadSettings(workflow="gated", chunk_tokens=60, memory_tokens=40, answer_tokens=40)
 LONG_AGO = 1_500_000_000
 
 
-def add(notebook: Notebook, path: Path) -> Addition:
-    async def run() -> Addition:
-        engine = ScriptedEngine(lambda _messages: "MEMORY\nThe red key hangs in the hall.")
-        addition = notebook.add(open_document(path), engine, SETTINGS)
-        async for _ in addition:
-            pass
-        return addition
+def add(notebook: Notebook, path: Path, settings: ReadSettings = SETTINGS) -> Addition:
+    def reply(messages: Sequence[Message]) -> str:
+        return f"MEMORY\n{TEXT}" if TEXT in messages[-1].content else "UNCHANGED"
 
-    return asyncio.run(run())
+    addition = notebook.add(open_document(path), ScriptedEngine(reply), settings)
+    asyncio.run(drain(aiter(addition)))
+    return addition
 
 
 def change(folder: Path, record: str) -> None:
@@ -58,3 +59,18 @@ def test_a_file_in_the_state_in_which_it_was_read_is_not_read_again(
     assert add(notebook, file).known == (str(file),)
     os.utime(file, (LONG_AGO + 1, LONG_AGO + 1))
     assert add(notebook, file).known == ()
+
+
+def test_what_is_new_is_read_after_an_interrupted_read_that_noted_nothing(file: Path, tmp_path: Path) -> None:
+    notebook = Notebook.new("keys", "Keep where keys are.", Notebooks(tmp_path / "notebooks"))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    dull = folder / "a.txt"
+    dull.write_text("It rained all day. " * 50)
+    with pytest.raises(EngineError):
+        add(notebook, folder, SETTINGS.replace(max_calls=2))
+    (folder / "b.txt").write_text(TEXT)
+    addition = add(notebook, folder)
+    assert addition.unnoted == (str(dull),) and addition.known == ()
+    assert [portion.name for portion in addition.versions[0].portions] == [str(folder / "b.txt")]
+    assert add(notebook, folder).versions[0].portions[0].name == str(dull), "it still counts as new"

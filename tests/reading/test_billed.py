@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from memagent import ContextOverflowError, EngineError, Read, ReadSettings, text_document
+from memagent.concurrency import drain
 from memagent.engines.openai import Connection, connect
 from memagent.reading.journal import read_journal
 from memagent.reading.lines import Overflow
@@ -63,8 +64,7 @@ async def read(server: Server, trace: Path | None = None, *, resume: bool = Fals
     async with aclosing(await connect(None, connection)) as engine:
         reading = Read("Which facts?", DOCUMENT, engine, READ, trace=trace, resume=resume)
         try:
-            async for _ in reading:
-                pass
+            await drain(aiter(reading))
         except EngineError as error:
             assert not isinstance(error, ContextOverflowError)
         return reading

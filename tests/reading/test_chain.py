@@ -8,6 +8,7 @@ import pytest
 
 from function_engine import FunctionEngine
 from memagent import Read, ReadSettings, text_document
+from memagent.concurrency import drain
 
 TEXT = "\n\n".join(" ".join(f"w{chunk}x{word}" for word in range(24)) for chunk in range(6))
 
@@ -42,8 +43,7 @@ def test_calls_that_wait_for_each_other_are_the_critical_path(workflow: str, wav
 
     async def read() -> Read:
         reading = Read("What?", text_document(TEXT), in_waves(*waves), settings)
-        async for _ in reading:
-            pass
+        await drain(aiter(reading))
         return reading
 
     result = asyncio.run(read()).result

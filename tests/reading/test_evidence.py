@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facts import FactsEngine, run
+from facts import run
 from memagent import (
-    EngineError,
     Message,
     Read,
     ReadSettings,
@@ -23,6 +22,7 @@ from memagent import (
     SettingsError,
     text_document,
 )
+from memagent.concurrency import drain
 from memagent.documents.opening import Document
 from memagent.reading.excerpts import Excerpt, edit, excerpts_of, find_quote, fit, memory_of
 from memagent.reading.sources import Source
@@ -266,37 +266,13 @@ def test_a_read_starts_from_the_memory_of_another() -> None:
         script = Script("It is in Oslo [E1].", blue="ADD The sea is blue.")
         second = text_document("The sea is blue.", "b.txt")
         second_read = Read("Where?", second, ScriptedEngine(script), SETTINGS, memory=memory)
-        async for _ in second_read:
-            pass
+        await drain(aiter(second_read))
         return second_read.result
 
     memory = asyncio.run(chained(first.memory)).memory
     assert [entry.source.file for entry in excerpts_of(memory)] == ["a.txt", "b.txt"]
     with pytest.raises(SettingsError, match="'I know it all'"):
         asyncio.run(chained("I know it all"))
-
-
-@pytest.mark.parametrize("calls", [1, 2, 4])
-def test_a_read_that_broke_off_ends_as_one_that_did_not(tmp_path: Path, calls: int) -> None:
-    def reply(messages: object) -> str:
-        _, chunk, rest = str(messages).partition("<chunk")
-        if not chunk:
-            return "It lies in Bergen [E1]."
-        text = rest.partition("</chunk")[0]
-        return next((f"ADD {sentence}" for sentence in (LAMP, ANCHOR) if sentence in text), "ADD Made up.")
-
-    whole = run(FactsEngine(reply), STORY, SETTINGS)
-    assert len(whole[1]) == 5 and len(whole[0].memory.split("\n")) == 3
-    trace, engine = tmp_path / "t.jsonl", FactsEngine(reply, calls=calls)
-    with pytest.raises(EngineError):
-        run(engine, STORY, SETTINGS, trace)
-    engine.calls = None
-    result, conversations = run(engine, STORY, SETTINGS, trace, resume=True)
-    assert conversations == whole[1] and engine.paid == len(conversations)
-    assert (result.memory, result.statements, result.refused) == (
-        whole[0].memory, whole[0].statements, whole[0].refused,
-    )  # fmt: skip
-    assert result.refused > 0
 
 
 @pytest.mark.parametrize(
@@ -341,8 +317,7 @@ def test_every_source_of_a_thousand_reads_stands_in_its_document(workflow: str, 
         cases = []
         for number in range(reads):
             text, invented, read = _random_read(random.Random(number), settings)
-            async for _ in read:
-                pass
+            await drain(aiter(read))
             cases.append((text, invented, read))
         return cases
 

@@ -11,6 +11,7 @@ import pytest
 
 from function_engine import FunctionEngine
 from memagent import Engine, Message, ReadSettings, ScriptedEngine
+from memagent.concurrency import drain
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.scripted import count_words
@@ -26,8 +27,7 @@ DOCUMENT = " ".join(f"lamp{number} is number {number}." for number in range(200)
 def spent(engine: Engine, settings: ReadSettings) -> Progress:
     async def read_to_end() -> Progress:
         read = Read(PROBLEM, text_document(DOCUMENT), engine, settings, asks=False)
-        async for _ in read:
-            pass
+        await drain(aiter(read))
         return read.progress
 
     return asyncio.run(read_to_end())

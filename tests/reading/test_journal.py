@@ -25,6 +25,7 @@ from memagent import (
     Sampling,
     ScriptedEngine,
 )
+from memagent.concurrency import drain
 from memagent.documents.opening import Document, open_document, text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.journal import Journal, earlier_paths, new_path, read_journal
@@ -315,14 +316,6 @@ def test_an_unfinished_journal_is_not_overwritten(tmp_path: Path) -> None:
     assert trace.read_bytes() == journal
 
 
-def test_a_finished_journal_is_not_overwritten_either(whole: tuple[Path, FactsEngine, Any]) -> None:
-    path, _, _ = whole
-    journal, engine = path.read_bytes(), Dense()
-    with pytest.raises(JournalError, match="already holds a read"):
-        run(engine, facts_document(2), trace=path)
-    assert (engine.paid, path.read_bytes()) == (0, journal)
-
-
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_journal_without_conversations_gives_way(resume: bool, tmp_path: Path) -> None:
     trace = tmp_path / "read.jsonl"
@@ -461,33 +454,12 @@ def test_a_journal_of_something_else_is_not_resumed(document: str, problem: str,
     assert earlier_paths(tmp_path, document, problem) == []
 
 
-def test_two_reads_do_not_share_a_journal(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    first = Journal.open(path, ScriptedEngine([]))
-    first.begin({"problem": "what?"})
-    with pytest.raises(JournalError, match="in use by another process"):
-        Journal.open(path, ScriptedEngine([]), resume=True)
-    first.close()
-    Journal.open(path, ScriptedEngine([]), resume=True).close()
-
-
-def test_what_cannot_hold_a_journal_is_refused() -> None:
-    with pytest.raises(JournalError, match="/dev/null"):
-        journal = Journal.open(Path(os.devnull), ScriptedEngine([]))
-        journal.begin({"problem": "what?"})
-
-
 def test_a_read_without_an_answer_is_the_beginning_of_one_with_it(tmp_path: Path) -> None:
     path, engine, document = tmp_path / "read.jsonl", FactsEngine(), text_document(facts_document(8))
 
     def ended(answers: bool) -> tuple[str, str]:
         read = Read(PROBLEM, document, engine, SETTINGS, trace=path, resume=True, answers=answers)
-
-        async def finish() -> None:
-            async for _ in read:
-                pass
-
-        asyncio.run(finish())
+        asyncio.run(drain(aiter(read)))
         return read.answer, read.memory
 
     assert ended(answers=False) == ("", ended(answers=False)[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -146,13 +145,3 @@ def test_any_passage_is_an_excerpt(text: str, answer: str, question: str) -> Non
     for statement in traced(answer, text, question):
         for passage in statement.nearest:
             assert whole[passage.start : passage.end] == passage.excerpt
-
-
-def test_time_grows_linearly_with_the_document() -> None:
-    def seconds(times: int) -> float:
-        started = time.perf_counter()
-        traced("The rain fell on 3 May and the pumps were late in June.", REPORT * times)
-        return time.perf_counter() - started
-
-    once = seconds(100)
-    assert seconds(400) < 12 * once + 1

@@ -24,7 +24,7 @@ from memagent import (
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.excerpts import excerpts_of
 from memagent.reading.journal import read_journal
-from memagent.reading.lines import Answer, RecordedReply
+from memagent.reading.lines import Answer
 from memagent.reading.read import NO_ROOM
 from memagent.reading.windows import MAX_SENTENCE
 from memagent.types import ESTIMATE
@@ -93,24 +93,6 @@ def test_notes_are_taken_side_by_side_and_kept_in_order() -> None:
         conversation.memory for conversation in read(several)[1]
     ]
     assert (alone.busiest, several.busiest) == (1, 4)
-
-
-def test_a_read_resumes_exactly_after_any_cut(tmp_path: Path) -> None:
-    trace, document, engine = tmp_path / "whole.jsonl", text_document(DOCUMENT, "a.txt"), noter()
-    result, expected = run(engine, document, SETTINGS, trace, problem=PROBLEM)
-    lines = trace.read_bytes().splitlines(keepends=True)
-    for cut in range(1, len(lines) + 1):
-        for torn in (b"", lines[cut][: len(lines[cut]) // 2] if cut < len(lines) else b'{"type'):
-            copy = tmp_path / f"{cut}-{len(torn)}.jsonl"
-            copy.write_bytes(b"".join(lines[:cut]) + torn)
-            replies = sum(isinstance(line, RecordedReply) for line in read_journal(copy))
-            again = noter()
-            resumed, conversations = run(again, document, SETTINGS, copy, resume=True, problem=PROBLEM)
-            assert [conversation.memory for conversation in conversations] == [
-                conversation.memory for conversation in expected
-            ]
-            assert (resumed.answer, resumed.statements) == (result.answer, result.statements)
-            assert len(again.prompts) == len(engine.prompts) - replies
 
 
 def test_it_passes_over_what_relates_to_nothing() -> None:

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from memagent import Read, ReadSettings, ScriptedEngine, SettingsError, load_prompts, text_document
 from memagent.cli import main
+from memagent.concurrency import drain
 from memagent.engines.adapters import find_trained
 from memagent.reading.workflows import choose_workflow
 from memagent.types import Trained
@@ -210,12 +211,7 @@ def test_its_settings_are_on_record(tmp_path: Path) -> None:
     engine.model = replace(engine.model, trained=find_trained(NAME))
     journal = tmp_path / "journal.jsonl"
     reading = Read("Who?", text_document("A hat."), engine, trace=journal)
-
-    async def exhaust() -> None:
-        async for _ in reading:
-            pass
-
-    asyncio.run(exhaust())
+    asyncio.run(drain(aiter(reading)))
     header = json.loads(journal.read_text("utf-8").splitlines()[0])
     assert header["workflow"] == "overwrite" and header["chunk_ends"] == "exact"
     assert header["sampling"] == {"temperature": 0.7, "top_p": 0.95, "seed": None}

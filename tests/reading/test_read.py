@@ -331,17 +331,6 @@ def test_overwriting_never_stops_early() -> None:
 # Failing, and going on
 
 
-def test_a_read_can_be_resumed_after_its_engine_failed(tmp_path: Path) -> None:
-    trace, whole = tmp_path / "read.jsonl", FactsEngine()
-    expected, _ = run(whole, DOCUMENT)
-    with pytest.raises(EngineError, match="out of order"):
-        run(FactsEngine(calls=4), DOCUMENT, trace=trace)
-    engine = FactsEngine()
-    result, _ = run(engine, DOCUMENT, trace=trace, resume=True)
-    assert result == replace(expected, trace=str(trace))
-    assert engine.paid == whole.paid - 4
-
-
 def test_the_allowed_calls_are_not_exceeded_and_more_may_be_allowed_later(tmp_path: Path) -> None:
     trace, whole = tmp_path / "read.jsonl", FactsEngine()
     expected, _ = run(whole, DOCUMENT)
@@ -362,53 +351,6 @@ def test_just_enough_calls_are_enough() -> None:
     whole = FactsEngine()
     run(whole, DOCUMENT)
     assert run(FactsEngine(), DOCUMENT, SETTINGS.replace(max_calls=whole.paid))[0].answer
-
-
-def test_a_read_can_be_resumed_after_its_consumer_stops(tmp_path: Path) -> None:
-    trace = tmp_path / "read.jsonl"
-
-    async def three() -> None:
-        conversations = aiter(Read(PROBLEM, text_document(DOCUMENT), FactsEngine(), SETTINGS, trace=trace))
-        for _ in range(3):
-            await anext(conversations)
-        await conversations.aclose()
-
-    asyncio.run(three())
-    whole, engine = FactsEngine(), FactsEngine()
-    expected, _ = run(whole, DOCUMENT)
-    assert run(engine, DOCUMENT, trace=trace, resume=True)[0].answer == expected.answer
-    assert engine.paid == whole.paid - 3
-
-
-def test_a_cancelled_read_can_be_continued(tmp_path: Path) -> None:
-    trace = tmp_path / "read.jsonl"
-
-    async def hang(_: str) -> None:
-        if engine.paid == 2:
-            stuck.set()
-            await asyncio.sleep(3600)
-
-    async def cancel() -> None:
-        reading = asyncio.create_task(
-            aread(
-                PROBLEM,
-                text_document(DOCUMENT),
-                engine=FunctionEngine(hang, engine),
-                settings=READ,
-                trace=trace,
-            )
-        )
-        await stuck.wait()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-
-    engine, stuck = FactsEngine(), asyncio.Event()
-    asyncio.run(cancel())
-    assert (
-        run(FactsEngine(), DOCUMENT, trace=trace, resume=True)[0].answer
-        == run(FactsEngine(), DOCUMENT)[0].answer
-    )
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -52,10 +52,6 @@ HONEST, IDLE = list_texts("honest"), list_texts("idle")
 # The lists
 
 
-def test_the_lists_hold_a_hundred_each_in_six_languages() -> None:
-    assert (len(HONEST), len(IDLE), len(LISTS)) == (100, 100, 6)
-
-
 @pytest.mark.parametrize("form", ["{}", "MEMORY\n{}", "<think>hm</think>\nMEMORY\n\n{}", "{}\nENOUGH"])
 @pytest.mark.parametrize("prompts", [GATED, UNMARKED], ids=["marked", "unmarked"])
 @pytest.mark.parametrize("check", ["MEMORY", "", "It is hard to say.", "MEMORY or UNCHANGED"])
@@ -417,7 +413,7 @@ def test_any_reply_keeps_the_memory_or_is_kept(prompts: Prompts, reply: str, mem
 
 
 @READERS
-@pytest.mark.parametrize("start", ["", "<a>", "<think>", "x ", "MEMORY\n"])
+@pytest.mark.parametrize("start", ["", "<think>", "MEMORY\n"])
 @pytest.mark.parametrize(
     "piece",
     [

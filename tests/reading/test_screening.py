@@ -20,6 +20,7 @@ from memagent import (
     open_document,
     text_document,
 )
+from memagent.concurrency import drain
 from memagent.documents.chunking import split
 from memagent.engines.scripted import count_words
 from memagent.reading.journal import read_journal
@@ -67,8 +68,7 @@ def read(
         reading = Read(
             PROBLEM, text_document(text), engine, SETTINGS.replace(**settings), trace=trace, resume=resume
         )
-        async for _ in reading:
-            pass
+        await drain(aiter(reading))
         return reading
 
     return asyncio.run(whole())
@@ -106,12 +106,7 @@ def test_a_word_that_ends_a_file_is_seen(tmp_path: Path) -> None:
     (tmp_path / "07.txt").write_text("nothing of note happened to Zoltan")
     engine = noting()
     reading = Read("What of Zoltan?", open_document(tmp_path), engine, SETTINGS.replace(screen=True))
-
-    async def whole() -> None:
-        async for _ in reading:
-            pass
-
-    asyncio.run(whole())
+    asyncio.run(drain(aiter(reading)))
     assert any("Zoltan" in chunk for chunk in list_shown_chunks(engine)) and reading.progress.passed_over
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -36,12 +35,7 @@ def read(text: str, reply: str, answer: str, workflow: str = "gated") -> Read:
 
     settings = ReadSettings(workflow=workflow, cite=True, chunk_tokens=400)
     reading = Read("Who?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
-
-    async def run() -> None:
-        async for _ in reading:
-            pass
-
-    asyncio.run(run())
+    asyncio.run(drain(aiter(reading)))
     return reading
 
 
@@ -200,12 +194,7 @@ def test_an_answer_from_notes_on_several_chunks_has_the_sources_of_all() -> None
 
     settings = ReadSettings(workflow="map_reduce", cite=True, chunk_tokens=300)
     reading = Read("Where?", text_document(text, "a.txt"), ScriptedEngine(replies), settings)
-
-    async def run() -> None:
-        async for _ in reading:
-            pass
-
-    asyncio.run(run())
+    asyncio.run(drain(aiter(reading)))
     assert [statement.source is not None for statement in reading.statements] == [True, True]
 
 
@@ -312,16 +301,6 @@ def test_what_is_verbatim_is_found_unless_a_negation_was_cut_off() -> None:
 def test_any_source_is_an_excerpt(text: str, statement: str) -> None:
     if (source := find(statement, chunk_of(text))) is not None:
         assert text[source.start : source.end] == source.excerpt
-
-
-def test_a_long_chunk_takes_no_quadratic_time() -> None:
-    text, statement = "the cat of the house and the dog " * 5_000, "the dog and the cat of the house " * 10
-    started = time.perf_counter()
-    find(statement, chunk_of(text))
-    once = time.perf_counter() - started
-    started = time.perf_counter()
-    find(statement, chunk_of(text * 4))
-    assert time.perf_counter() - started < 12 * once + 1
 
 
 @pytest.mark.parametrize("workflow", ["gated", "evidence", "full"])

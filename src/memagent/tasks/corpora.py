@@ -219,7 +219,7 @@ def read_text(path: Path) -> str:
 def _essays(corpus: Corpus, _state: FileState) -> Essays:
     path = corpus.path
     text = read_text(path)
-    if path.suffixes[:1] == [".json"]:
+    if ".json" in path.suffixes:
         try:
             text = json.loads(text)["text"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Hostile plans, SQL, replies and documents: an error or an honest table, and nothing written, ever."""
+"""Hostile plans, replies and documents: an error or an honest table, and nothing written, ever."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import asyncio
 import itertools
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memagent.concurrency import drain
 from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
 from memagent.errors import MemAgentError, SettingsError
 from memagent.reading.read import Read
 from memagent.reading.tally.plan import Plan, parse_plan
 from memagent.settings import ReadSettings
-
-MAX_SECONDS = 60
-"""How much of a processor one case may take: its time is the same on a machine with other work."""
 
 FIELDS = [
     {"name": "who", "type": "text"},
@@ -31,30 +28,6 @@ FIELDS = [
 PLAN = Plan(row="one payment", fields=FIELDS, sql="SELECT who, SUM(amount) FROM rows GROUP BY who")  # type: ignore[arg-type]
 TEXT = "# One\n\nBo got 5 EUR on 2 May 2025.\n\n# Two\n\nNothing of note was said on that day.\n"
 NAMES = ("who", "rows", "select", "order", "group", "index", "table", "sqlite_master", "rowid")
-
-EVIL = [
-    "ATTACH '{file}' AS x", "VACUUM INTO '{file}'", "DETACH main", "PRAGMA journal_mode",
-    "PRAGMA query_only = 0",
-    "SELECT load_extension('{file}')", "SELECT readfile('{file}')", "SELECT writefile('{file}', 'x')",
-    "INSERT INTO rows VALUES (1, 2, 3, 4)", "UPDATE rows SET amount = 1", "DELETE FROM rows",
-    "DROP TABLE rows",
-    "CREATE TABLE x AS SELECT * FROM rows", "CREATE TEMP TRIGGER x DELETE ON rows BEGIN SELECT 1; END",
-    "REPLACE INTO rows DEFAULT VALUES", "ALTER TABLE rows RENAME TO x", "BEGIN; COMMIT", "REINDEX", "ANALYZE",
-    "SELECT sql FROM sqlite_master", "SELECT * FROM pragma_database_list", "SELECT * FROM json_each('[1]')",
-    "SELECT zeroblob(2000000000)", "SELECT hex(randomblob(2000000000))", "SELECT printf('%2000000000d', 1)",
-    "SELECT replace(who, '', who) FROM rows", "SELECT generate_series(1, 9)", "EXPLAIN DROP TABLE rows",
-    "WITH x AS (SELECT 1) DELETE FROM rows", "SELECT 1 FROM rows; DROP TABLE rows", "SELECT \0 FROM rows",
-]  # fmt: skip
-DISGUISES = ["{}", "{};", "\n\t{} -- SELECT", "/* SELECT * FROM rows */ {}", "SELECT * FROM ({})", "({})"]
-ENDLESS = [
-    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {} FROM n",
-    "WITH RECURSIVE n(i) AS (SELECT 'a' UNION ALL SELECT i || i FROM n) SELECT {} FROM n",
-    "WITH RECURSIVE n(i) AS (VALUES (1) UNION SELECT i + 1 FROM n LIMIT 1000000000) SELECT {} FROM n",
-]
-SQL = [disguise.format(sql) for sql, disguise in itertools.product(EVIL, DISGUISES)] + [
-    sql.format(result) for sql, result in itertools.product(ENDLESS, ["COUNT(*)", "MAX(i)"])
-]
-"""SELECTs that are none: each is refused as a plan's."""
 
 BAD_PLANS: list[Any] = [
     *({**PLAN.model_dump(), "fields": [{"name": name, "type": "text"}]} for name in (
@@ -101,15 +74,6 @@ LURES = [
 """What documents say to the model, which believes every word of it."""
 PAYLOADS = ["'; DROP TABLE rows; --", "ATTACH '{file}' AS x", "\0", "9" * 300, "Eve got 1e309 EUR", "{{}}"]
 
-PLANS = len(SQL) + len(BAD_PLANS) + len(NAMES)
-REPLIES = len(VALUES) * len(SHAPES) + len(FORGED)
-DOCUMENTS = len(LURES) * len(PAYLOADS)
-
-
-def test_there_are_enough_of_each() -> None:
-    assert (PLANS, REPLIES, DOCUMENTS) >= (200, 100, 30) and PLANS + REPLIES + DOCUMENTS >= 300
-    assert len(set(SQL)) == len(SQL)
-
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -124,23 +88,9 @@ def tally(reply: str, text: str = TEXT) -> dict[str, Any]:
     settings = ReadSettings(workflow="tally", plan=PLAN.to_toml(), chunk_tokens=400)
     read = Read("How much?", text_document(text), ScriptedEngine(lambda _: reply, calls=2), settings)
 
-    async def run() -> None:
-        async for _ in read:
-            pass
-
-    started = time.process_time()
-    asyncio.run(run())
-    assert time.process_time() - started < MAX_SECONDS
+    asyncio.run(drain(aiter(read)))
     assert read.result.table is not None
     return dict(read.result.table)
-
-
-def test_sql_that_is_no_select_is_no_plan(file: Path) -> None:
-    for sql in SQL:
-        plan, started = {**PLAN.model_dump(), "sql": sql.replace("{file}", str(file))}, time.process_time()
-        with pytest.raises(SettingsError):
-            parse_plan(json.dumps(plan))
-        assert time.process_time() - started < MAX_SECONDS, sql
 
 
 def test_a_plan_of_the_wrong_shape_is_none() -> None:
@@ -181,10 +131,5 @@ def test_errors_are_ours(file: Path) -> None:
     for reply in [*FORGED, *VALUES]:
         engine = ScriptedEngine(lambda _, reply=reply: reply)
         read = Read("How much?", text_document(TEXT), engine, ReadSettings(workflow="tally"))
-
-        async def run(read: Read = read) -> None:
-            async for _ in read:
-                pass
-
         with pytest.raises(MemAgentError):
-            asyncio.run(run())
+            asyncio.run(drain(aiter(read)))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmark_modules import load_benchmark
+from memagent.concurrency import drain
 from memagent.documents.opening import Document, open_document, text_document
 from memagent.engines import ScriptedEngine
 from memagent.engines.wrappers import Wrapper
@@ -269,6 +270,33 @@ def test_tables_are_read_by_code_and_their_columns_asked_for_once(
     assert table(read)["coverage"]["from_tables"] == 200
 
 
+@pytest.mark.parametrize(("name", "odd"), [('"Firm\n\n{}"', "pipe"), ("Firm {}", '5" pipe')])
+def test_a_row_with_a_line_break_or_a_lone_quote_is_counted_once(name: str, odd: str, tmp_path: Path) -> None:
+    notes = {n: odd if n == 30 else "Red. Blue. Green. Yes. No." for n in range(60)}
+    rows = "".join(f"{name.format(n)},{n} EUR,{note}\n" for n, note in notes.items())
+    (tmp_path / "a.csv").write_text(f"Supplier,Amount,Note\n{rows}", "utf-8")
+    read, _ = tally(replies(), open_document(tmp_path / "a.csv"))
+    assert table(read)["coverage"]["rows"] == 60
+    assert results(read) == {"EUR": [(f"Firm {n}", float(n)) for n in sorted(notes, key=str)]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "failed"),
+    [
+        ('{"supplier": "nonsense"}', True), ("I am sorry.", True),
+        ('{"supplier": null, "amount": "None"}', False), ('{"amount": "sum"}', False),
+    ],
+)  # fmt: skip
+def test_a_table_whose_columns_nobody_knows_is_not_dropped_silently(
+    reply: str, failed: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("company;sum\n" + "Bo;5 EUR\n" * 60, "utf-8")
+    read, _ = tally(replies(lambda _prompt: reply), open_document(tmp_path / "a.csv"))
+    coverage = table(read)["coverage"]
+    assert coverage["failed"] == (coverage["chunks"] if failed else 0)
+    assert ("could not be read" in read.answer) == failed
+
+
 def test_columns_with_the_names_of_the_fields_need_no_model(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Supplier;Amount\nBo;5,50 €\nAnn;7 €\n", "utf-8")
     read, conversations = tally(
@@ -288,12 +316,7 @@ def test_a_perfect_model_has_all_questions_right(corpus: str) -> None:
         read = Read(
             question.text, text_document(text), engine, ReadSettings(workflow="tally", chunk_tokens=400)
         )
-
-        async def run(read: Read = read) -> None:
-            async for _ in read:
-                pass
-
-        asyncio.run(run())
+        asyncio.run(drain(aiter(read)))
         assert judge(read.answer, question.expected), (question, read.answer)
         assert table(read)["coverage"] | {"chunks": 0, "merged": 0} == {
             "chunks": 0, "passed_over": 0, "failed": 0, "rows": 40, "refused": 0, "merged": 0, "unparsed": 0,

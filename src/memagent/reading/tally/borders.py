@@ -14,8 +14,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from memagent.documents.chunking import cut_at
+from memagent.documents.cutting import is_separated
 from memagent.reading.conversations import Chunks
-from memagent.reading.sources import SENTENCE_END
+from memagent.reading.sources import SENTENCE_END, file_spans
 from memagent.types import Chunk, TokenCounter
 
 _REACH = 2 / 3
@@ -72,8 +73,11 @@ def _divide(chunk: Chunk, count_tokens: TokenCounter) -> tuple[Chunk, Chunk | No
     """What is read of a chunk now, and what is read with the next one. Blocks."""
     text = chunk.text
     first = max(chunk.parts[-1].start - chunk.start, int(len(text) * (1 - _REACH)))
-    for border in _BORDERS:
+    separated, (*_, (begin, _)) = is_separated(chunk.parts[-1].source), file_spans(chunk)
+    for border in _BORDERS[-1:] if separated else _BORDERS:
         ends = [match.end() for match in border.finditer(text, first) if first < match.end() <= len(text)]
+        if separated:  # a quoted value may have several lines; a lone quote quotes nothing
+            ends = [end for end in ends if text.count('"', begin - chunk.start, end) % 2 == 0] or ends
         if not ends:
             continue
         if ends[-1] == len(text):

@@ -72,16 +72,22 @@ def divide(
     return pieces
 
 
-def match_columns(grid: TablePiece, plan: Plan, reply: str | None) -> dict[str, int]:
-    """The column of each field, by a model's `reply`; without one, by their names, if all are the same."""
+def match_columns(grid: TablePiece, plan: Plan, reply: str | None) -> dict[str, int] | None:
+    """The column of each field, by a model's `reply`; without one, by their names, if all are the same.
+
+    None for a reply that is no use: it is no JSON, or names columns that the table does not have.
+    """
     places = {fold(name): number for number, name in reversed(list(enumerate(grid.columns)))}
     named = {field.name: fold(field.name.replace("_", " ")) for field in plan.fields}
     if reply is None:
         own = {name: places[folded] for name, folded in named.items() if folded in places}
         return own if len(own) == len(named) else {}
-    chosen = next(find_objects(reply), {})
+    chosen = next(find_objects(reply), None)
+    if chosen is None:
+        return None
     columns = {name: fold(str(chosen[name])) for name in named if chosen.get(name)}
-    return {name: places[folded] for name, folded in columns.items() if folded in places}
+    matched = {name: places[folded] for name, folded in columns.items() if folded in places}
+    return matched if matched or NOTHING.issuperset(columns.values()) else None
 
 
 def rows_of(grid: TablePiece, columns: Mapping[str, int]) -> Iterator[Row]:

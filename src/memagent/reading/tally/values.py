@@ -29,19 +29,22 @@ _CURRENCIES = {
     "€": "EUR", "euro": "EUR", "euros": "EUR", "$": "USD", "us$": "USD", "dollar": "USD", "dollars": "USD",
     "£": "GBP", "pound": "GBP", "pounds": "GBP", "¥": "JPY", "yen": "JPY", "fr": "CHF", "francs": "CHF",
 }  # fmt: skip
-_CODES = frozenset({
-    *_CURRENCIES.values(), "AUD", "BRL", "CAD", "CNY", "CZK", "DKK", "HKD", "HUF", "INR", "KRW", "MXN", "NOK",
-    "NZD", "PLN", "RON", "RUB", "SEK", "SGD", "TRY", "UAH", "ZAR",
-})  # fmt: skip
+_CODES = (
+    "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KES|KRW|MAD|MXN|MYR"
+    "|NGN|NOK|NZD|PEN|PHP|PKR|PLN|QAR|RON|RSD|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
+)
 _TIMES = {
     "k": 3, "thousand": 3, "tausend": 3, "m": 6, "mn": 6, "mio": 6, "million": 6, "millions": 6,
     "millionen": 6, "bn": 9, "billion": 9, "billions": 9, "mrd": 9, "milliarden": 9,
 }  # fmt: skip
 _DIGITS = r"\d+(?:[.,'’\u00a0\u202f ]\d{3}(?!\d))*(?:[.,]\d+)?"
-_NUMBER = re.compile(rf"(?P<sign>(?<![\w.,])[-−(]\s?)?(?:[^\W\d_]{{0,3}}[$€£¥]\s?)?(?P<digits>{_DIGITS})")
+_NUMBER = re.compile(rf"(?P<sign>(?<![\w.,])[-−])?(?:[^\W\d_]{{0,3}}[$€£¥]\s?)?(?P<digits>{_DIGITS})")
+_BRACKETED = re.compile(rf"\([$€£¥]?{_DIGITS}\)")
+"""A number below zero, as accountants write it; in a text, it may be an aside as well."""
+
 _TIMES_AFTER = re.compile(rf"\s?({'|'.join(sorted(_TIMES, key=len, reverse=True))})\b", re.IGNORECASE)
 _CURRENCY = re.compile(
-    r"[^\W\d_]{0,2}[$€£¥]|\b(?:[A-Z]{3}|(?i:euros?|dollars?|pounds?|yen|francs|fr))(?=\W|\d|$)"
+    rf"[^\W\d_]{{0,2}}[$€£¥]|\b(?:{_CODES}|(?i:euros?|dollars?|pounds?|yen|francs|fr))(?=\W|\d|$)"
 )
 _DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}(?:[-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})"
@@ -51,7 +54,7 @@ _HAS_YEAR = re.compile(r"(?<!\d)(?:1[0-9]|20|21)\d\d(?!\d)|\d{1,2}[-/.]\d{1,2}[-
 _DOTTED = re.compile(r"\s*\d{1,2}\.\d{1,2}\.\d{2,4}\s*")
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
 _PARTS = {"%Y-%m-%d": ["day", "month", "year"], "%Y-%m": ["month", "year"]}
-_SLASHES = re.compile(r"\s*(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\s*")
+_FIGURES = re.compile(r"\s*(\d{1,2})[/-](\d{1,2})[/-](\d{4}|\d{2})\s*")
 
 
 class Meaning(NamedTuple):
@@ -69,7 +72,7 @@ def parse(kind: Kind, text: str, order: str = "") -> Meaning:
     """
     match kind:
         case "number" | "money":
-            return Meaning(_number(text), _currency(text, kind))
+            return Meaning(_number(text, kind), _currency(text))
         case "date":
             return Meaning(_date(text, order))
         case "yes/no":
@@ -95,7 +98,7 @@ def load(module: str) -> Any:
 
 def date_order(texts: Iterable[str]) -> str:
     """How the dates in figures of a column are written: "DMY" or "MDY"; "" if they do not tell."""
-    pairs = [(int(match[1]), int(match[2])) for match in map(_SLASHES.fullmatch, texts) if match]
+    pairs = [(int(match[1]), int(match[2])) for match in map(_FIGURES.fullmatch, texts) if match]
     days, months = any(first > 12 for first, _ in pairs), any(second > 12 for _, second in pairs)
     return "" if days == months else "DMY" if days else "MDY"
 
@@ -128,16 +131,15 @@ def _agree(one: Meaning, other: Meaning) -> bool:
 @lru_cache(maxsize=16)
 def _numbers_in(text: str, kind: Kind) -> list[tuple[tuple[int, int], Meaning]]:
     """The numbers of a text, each with what stands around it that belongs to it."""
-    numbers = []
+    numbers = [(match.span(), parse(kind, match.group())) for match in _BRACKETED.finditer(text)]
     for match in _NUMBER.finditer(text):
         start, end = match.span()
-        if times := _TIMES_AFTER.match(text, end):
+        if times := _times_after(text, end, kind):
             end = times.end()
-        if _currency(text[max(start - 4, 0) : end + 9], kind):
-            if before := _CURRENCY.search(text, max(start - 4, 0), start):
-                start = before.start() if not text[before.end() : start].strip() else start
-            if after := _CURRENCY.match(text, end + (text[end : end + 1] in " \u00a0\u202f")):
-                end = after.end()
+        if before := _CURRENCY.search(text, max(start - 4, 0), start):
+            start = before.start() if not text[before.end() : start].strip() else start
+        if after := _CURRENCY.match(text, end + (text[end : end + 1] in " \u00a0\u202f")):
+            end = after.end()
         numbers.append(((start, end), parse(kind, text[start:end])))
     return numbers
 
@@ -153,7 +155,7 @@ def _literal(value: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=65536)
-def _number(text: str) -> float | int | None:
+def _number(text: str, kind: Kind) -> float | int | None:
     """The one number in a text; None if there is none, or several."""
     matches = list(_NUMBER.finditer(text))
     if len(matches) != 1:
@@ -162,18 +164,22 @@ def _number(text: str) -> float | int | None:
     amount = load("price_parser").Price.fromstring(match["digits"]).amount
     if amount is None:
         return None
-    times = _TIMES_AFTER.match(text, match.end())
+    times = _times_after(text, match.end(), kind)
     number = float(amount) * 10 ** _TIMES[times[1].lower()] if times else float(amount)
-    number = -number if match["sign"] else number
+    number = -number if match["sign"] or _BRACKETED.fullmatch(text.strip()) else number
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
-@lru_cache(maxsize=65536)
-def _currency(text: str, kind: Kind) -> str | None:
-    """The code of the currency that a text names; beside a mere number, only one of the usual ones."""
-    named = [match.group() for match in _CURRENCY.finditer(text)]
-    codes = [_CURRENCIES.get(name.casefold(), name.upper()) for name in named]
-    return next((code for code in codes if kind == "money" or code in _CODES), None)
+def _times_after(text: str, end: int, kind: Kind) -> re.Match[str] | None:
+    """The word after a number that multiplies it; a letter does so only after money (a rope has 12 m)."""
+    times = _TIMES_AFTER.match(text, end)
+    return times if times and (kind == "money" or len(times[1]) > 1) else None
+
+
+def _currency(text: str) -> str | None:
+    """The currency that a text names first, by its code if it is one of the usual ones."""
+    match = _CURRENCY.search(text)
+    return _CURRENCIES.get(match.group().casefold(), match.group().upper()) if match else None
 
 
 @lru_cache(maxsize=65536)
@@ -183,8 +189,8 @@ def _date(text: str, order: str) -> str | None:
         return date.fromisoformat(text.strip()[:10]).isoformat()
     if not _HAS_YEAR.search(text):
         return None
-    slashed = _SLASHES.fullmatch(text)
-    if slashed and not order and int(slashed[1]) <= 12 and int(slashed[2]) <= 12 and slashed[1] != slashed[2]:
+    figures = _FIGURES.fullmatch(text)
+    if figures and not order and int(figures[1]) <= 12 and int(figures[2]) <= 12 and figures[1] != figures[2]:
         return None
     dotted = "DMY" if _DOTTED.fullmatch(text) else order
     chosen = {"PARSERS": ["absolute-time"], "PREFER_DAY_OF_MONTH": "first"}

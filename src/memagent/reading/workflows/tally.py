@@ -129,7 +129,7 @@ class Rows:
     _failed: set[int] = field(default_factory=set)
     _refused: list[dict[str, str]] = field(default_factory=list)
     _from_tables: int = 0
-    _columns: dict[tuple[str, ...], asyncio.Task[tuple[Conversation, dict[str, int]]]] = field(
+    _columns: dict[tuple[str, ...], asyncio.Task[tuple[Conversation, dict[str, int] | None]]] = field(
         default_factory=dict
     )
 
@@ -202,12 +202,15 @@ class Rows:
                 self._columns[grid.columns] = asyncio.create_task(self._ask_columns(grid))
             conversation, columns = await self._columns[grid.columns]
             conversations += [conversation] if asks else []
+        if columns is None:
+            self._failed.add(grid.chunk.index)
+            return conversations
         rows = await asyncio.to_thread(lambda: list(rows_of(grid, columns)))
         self._rows += rows
         self._from_tables += len(rows)
         return conversations
 
-    async def _ask_columns(self, grid: TablePiece) -> tuple[Conversation, dict[str, int]]:
+    async def _ask_columns(self, grid: TablePiece) -> tuple[Conversation, dict[str, int] | None]:
         prompts = self.reading.prompts
         messages = prompts.fill("columns", wanted=self.plan.described, table=grid.shown)
         conversation = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
