@@ -8,8 +8,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 
 from memagent import (
@@ -17,7 +15,6 @@ from memagent import (
     Message,
     Sampling,
     SettingsError,
-    load_settings,
     open_engine,
     text_document,
 )
@@ -25,28 +22,7 @@ from memagent.cli import main
 from memagent.engines.adapters import find_adapter, name_with, read_adapter, read_trained
 from memagent.reading.read import Read
 from memagent.types import Completion, Trained
-from smollm2 import MODEL, needs_smollm2
-
-SIZE = 576  # of SmolLM2-135M's hidden states
-
-
-def lora(path: Path, seed: int = 0, strength: float = 0.2, **changed: Any) -> Path:
-    """A random LoRA on one layer of SmolLM2, in GGUF; `changed` makes it unfit."""
-    values = {"architecture": "llama", "kind": "adapter", "name": "blk.3.ffn_down.weight"} | changed
-    random = np.random.default_rng(seed)
-    writer = gguf.GGUFWriter(path, values["architecture"])
-    writer.add_type(values["kind"])
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", 4.0)
-    a = random.normal(size=(4, values.get("inner", 1536)))
-    b = strength * random.normal(size=(values.get("outer", SIZE), 4))
-    writer.add_tensor(f"{values['name']}.lora_a", a.astype(np.float32))
-    writer.add_tensor(f"{values['name']}.lora_b", b.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+from smollm2 import MODEL, needs_smollm2, write_lora
 
 
 def peft(folder: Path, content: str = "{}") -> Path:
@@ -70,20 +46,13 @@ def refused(**settings: Any) -> str:
     return str(caught.value)
 
 
-def test_a_setting_like_the_others(tmp_path: Path) -> None:
-    (tmp_path / "settings.toml").write_text("adapter = 'file'")
-    assert load_settings(file=tmp_path / "settings.toml", environment={}).engine.adapter == "file"
-    assert load_settings(environment={"MEMAGENT_ADAPTER": "environment"}).engine.adapter == "environment"
-    assert load_settings({"adapter": "flag"}, environment={"MEMAGENT_ADAPTER": "x"}).engine.adapter == "flag"
-
-
 def path_for(settings: EngineSettings, engine: str) -> Path | None:
     adapter = find_adapter(settings, engine)
     return adapter and adapter.path
 
 
 def test_each_engine_takes_the_kinds_it_knows(tmp_path: Path) -> None:
-    file, folder = lora(tmp_path / "one.gguf"), peft(tmp_path / "two")
+    file, folder = write_lora(tmp_path / "one.gguf"), peft(tmp_path / "two")
     for engine in ("openai", "llamacpp", "transformers"):
         assert path_for(EngineSettings(), engine) is None
     assert path_for(EngineSettings(adapter=str(file)), "llamacpp") == file
@@ -97,7 +66,7 @@ def test_each_engine_takes_the_kinds_it_knows(tmp_path: Path) -> None:
 
 
 def test_budgets_of_an_adapter_that_tells_none(tmp_path: Path) -> None:
-    assert read_trained(lora(tmp_path / "one.gguf")) == Trained()
+    assert read_trained(write_lora(tmp_path / "one.gguf")) == Trained()
     (tmp_path / "bad.gguf").write_bytes(b"no GGUF")
     assert read_trained(tmp_path / "bad.gguf") == read_trained(tmp_path / "missing") == Trained()
 
@@ -119,7 +88,7 @@ _TEMPLATES = 'update = "{problem}{chunk}{memory}"\nanswer = "{problem}{memory}"\
     ],
 )
 def test_settings_that_contradict_an_adapter_are_errors(text: str, message: str, tmp_path: Path) -> None:
-    adapter = lora(tmp_path / "a.gguf")
+    adapter = write_lora(tmp_path / "a.gguf")
     (tmp_path / "a.toml").write_text(text)
     with pytest.raises(SettingsError, match=re.escape(message)) as refused:
         read_trained(adapter)
@@ -136,14 +105,14 @@ def test_a_missing_adapter_is_reported_before_a_model_is_loaded(tmp_path: Path) 
 
 
 def test_an_endpoint_is_refused_before_it_is_called(tmp_path: Path) -> None:
-    file = lora(tmp_path / "one.gguf")
+    file = write_lora(tmp_path / "one.gguf")
     message = refused(base_url="http://127.0.0.1:9/v1", model="m", adapter=str(file))
     assert f"the adapter {file} cannot be sent to an endpoint" in message
     assert "`model`" in message
 
 
 def test_the_name_goes_by_the_content(tmp_path: Path) -> None:
-    first, second = lora(tmp_path / "reader.gguf"), lora(tmp_path / "other.gguf", seed=1)
+    first, second = write_lora(tmp_path / "reader.gguf"), write_lora(tmp_path / "other.gguf", seed=1)
     assert name_with("smollm2", None) == "smollm2"
     name = name_with("smollm2", read_adapter(first))
     assert name.startswith("smollm2 + reader@")
@@ -170,7 +139,7 @@ UNFIT: dict[str, dict[str, Any]] = {
 @needs_smollm2
 @pytest.mark.parametrize("case", UNFIT)
 def test_an_adapter_of_another_model(case: str, tmp_path: Path) -> None:
-    model, file = str(MODEL), lora(tmp_path / "other.gguf", **UNFIT[case])
+    model, file = str(MODEL), write_lora(tmp_path / "other.gguf", **UNFIT[case])
     message = refused(model=model, adapter=str(file), window_tokens=256, threads=1)
     assert f"the adapter {file} may be damaged, or made for another model" in message
 
@@ -197,7 +166,7 @@ def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
     plain = EngineSettings(model=str(MODEL), window_tokens=512, threads=1)
     readings = []
     for number, strength in enumerate((0.2, 0.0)):
-        file = lora(tmp_path / f"{number}.gguf", strength=strength)
+        file = write_lora(tmp_path / f"{number}.gguf", strength=strength)
         readings.append(
             asyncio.run(
                 reading(EngineSettings(model=plain.model, adapter=str(file), window_tokens=512, threads=1))
@@ -214,7 +183,7 @@ def test_the_adapter_is_on_and_on_record(tmp_path: Path) -> None:
 def test_doctor_names_the_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     flags = ["--model", str(tmp_path / "m.gguf"), "--adapter"]
-    file = lora(tmp_path / "one.gguf")
+    file = write_lora(tmp_path / "one.gguf")
     assert main(["doctor", *flags, str(file)]) == 0
     assert f"adapter: {file}\n" in capsys.readouterr().out
     assert main(["doctor", *flags, str(tmp_path / "none")]) == 2

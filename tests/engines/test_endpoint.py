@@ -268,7 +268,7 @@ def test_odd_json_is_a_failure_and_no_defect(body: str, serve: Serve) -> None:
     "entry",
     [
         {"meta": [1]}, {"meta": "x"}, {"meta": {"n_ctx": "many"}}, {"max_model_len": -1},
-        {"max_model_len": True},         {"max_model_len": 1e999}, {"context_length": 10**12}, {"parent": 0},
+        {"max_model_len": True}, {"max_model_len": 1e999}, {"context_length": 10**12}, {"parent": 0},
     ],
 )  # fmt: skip
 def test_an_invalid_window_is_unknown(entry: dict[str, Any], serve: Serve) -> None:
@@ -276,7 +276,7 @@ def test_an_invalid_window_is_unknown(entry: dict[str, Any], serve: Serve) -> No
     assert opened(server.base_url).window_tokens is None
 
 
-@pytest.mark.parametrize("data", [{"a": 1}, "abc", 7, None, [[]], [{"id": 3}]])
+@pytest.mark.parametrize("data", [{"a": 1}, "abc", 7, None, [[]], [{"id": 3}], ["test-model"]])
 def test_a_list_of_the_wrong_kind_is_an_error_only_without_a_name(data: Any, serve: Serve) -> None:
     server = serve()
     server.model_page = Fault(body=json.dumps({"data": data}))

@@ -325,15 +325,6 @@ def test_depth_is_where_the_one_answer_stands() -> None:
     assert depth(replace(example, answers=("absent",))) is None
 
 
-def test_held_out_answers_may_have_the_room_of_any_read(serve: Serve, tmp_path: Path) -> None:
-    server = serve(lambda messages: "The sun is yellow.")
-    plan = EvaluationPlan(
-        workflows=("full",), tasks=("hqa",), documents=(5,), count=1, task_answer_tokens=False
-    )
-    run(tmp_path, server, plan, changed(SETTINGS, answer_tokens=None))
-    assert {body["max_tokens"] for body in server.asked} == {1024}
-
-
 def test_traces_are_journals_that_a_killed_run_continues(serve: Serve, tmp_path: Path, examples: str) -> None:
     plan = EvaluationPlan(workflows=("gated", "full"), examples=examples, samples=2)
     rows = run(tmp_path / "out", serve(find_code), plan, traces=True)

@@ -26,7 +26,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert settings.rollout.attempts == 16
     assert settings.rollout.temperature == 1.0
     assert settings.loss.kl_weight == 1e-3
-    assert settings.loss.clip_high > settings.loss.clip_low
+    assert (settings.loss.clip_low, settings.loss.clip_high) == (0.2, 0.28)
     assert not settings.loss.divide_by_std
     assert settings.loss.credit == "trajectory"
     assert (settings.optimizer.learning_rate, settings.optimizer.warmup_steps) == (1e-6, 20)

