@@ -57,6 +57,11 @@ def test_dates_in_figures_follow_the_others_of_their_column() -> None:
     assert date_order(["13/4/2025", "4/13/2025"]) == date_order(["1/2/2025"]) == ""
 
 
+@pytest.mark.parametrize("text", ["On February 6, 2025", "On 2 June 2025"])
+def test_a_date_that_could_be_two_is_the_one_that_the_text_has(text: str) -> None:
+    assert find_all("date", "02-06-2025", text) == [(3, len(text))]
+
+
 @pytest.mark.parametrize(("text", "value"), [("yes", 1), ("No", 0), ("TRUE", 1), ("perhaps", None)])
 def test_yes_or_no(text: str, value: int | None) -> None:
     assert parse("yes/no", text).value == value

@@ -118,8 +118,9 @@ def find_all(kind: Kind, value: str, text: str) -> list[tuple[int, int]]:
         if meaning.value is not None:
             return [span for span, number in _numbers_in(text, kind) if _agree(meaning, number)]
     spans = [match.span() for match in _literal(value).finditer(text)]
-    if kind == "date" and not spans and (day := parse("date", value).value):
-        spans = [match.span() for match in _DATE.finditer(text) if _date(match.group(), "") == day]
+    if kind == "date" and not spans:  # if it could be two dates, the text tells which
+        days = {parse("date", value, order).value for order in ("DMY", "MDY")} - {None}
+        spans = [match.span() for match in _DATE.finditer(text) if _date(match.group(), "") in days]
     return spans
 
 
