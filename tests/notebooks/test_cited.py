@@ -53,7 +53,7 @@ def add(notebook: Notebook, *paths: Path, settings: ReadSettings = SETTINGS) -> 
 
 def ask(notebook: Notebook, settings: ReadSettings = SETTINGS, **values: Any) -> tuple[Statement, ...]:
     asking = notebook.ask("Which keys?", FunctionEngine(keep), settings.replace(cite=True), **values)
-    return asyncio.run(asking).remembered.statements
+    return asyncio.run(asking).statements
 
 
 def text_of(path: Path) -> str:
@@ -104,7 +104,7 @@ def test_where_it_was_read_is_known_when_the_file_is_gone(tmp_path: Path) -> Non
     notebook.undo()
     assert [statement.text for statement in ask(notebook) if statement.source] == [red.text]
     assert [bool(statement.source) for statement in ask(notebook, version=2)] == [True, True, False]
-    assert not asyncio.run(notebook.ask("Which keys?", FunctionEngine(keep), SETTINGS)).remembered.statements
+    assert not asyncio.run(notebook.ask("Which keys?", FunctionEngine(keep), SETTINGS)).statements
 
 
 def test_a_model_that_counts_more_tokens_does_not_cut_the_memory(tmp_path: Path) -> None:
@@ -168,6 +168,6 @@ def test_a_notebook_of_passages_is_asked_as_a_read_of_them_is(tmp_path: Path) ->
     add(notebook, path, settings=settings)
     prompts = list[str]()
     engine = ScriptedEngine(lambda messages: prompts.append(messages[-1].content) or "Red.")
-    assert asyncio.run(notebook.ask("Which key?", engine, settings)).remembered.answer == "Red."
+    assert asyncio.run(notebook.ask("Which key?", engine, settings)).answer == "Red."
     (prompt,) = prompts
     assert "- The first key is red." in prompt and "E1" not in prompt

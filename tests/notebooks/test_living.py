@@ -255,7 +255,7 @@ class Living(RuleBasedStateMachine):
             with pytest.raises(SettingsError, match="another process is changing"):
                 self.notebook.undo()
             answer = await self.notebook.ask("which?", engine, SETTINGS)
-            assert tuple(words_of(answer.remembered.answer)) == self.model.versions[self.model.current].memory
+            assert tuple(words_of(answer.answer)) == self.model.versions[self.model.current].memory
             assert engine.paid == 1
 
         claim = Notebooks(self.home / "notebooks").claim(1)

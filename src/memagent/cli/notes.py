@@ -193,15 +193,13 @@ def ask(
     settings = with_found_model(settings, quiet)
 
     reply = asyncio.run(_ask(notebook, question, settings, version))
-    answer = reply.remembered
     if as_json:
-        of = {"notebook": reply.notebook, "version": reply.version, "question": question}
-        say_json(of | flatten(answer))
+        say_json(flatten(reply))
         return
     unsupported = "the memory names no source for it"
-    cited = citations(answer.statements, unsupported) if settings.read.cite else ()
-    say("\n".join([answer.answer, *cited]))
-    tell(f"from version {reply.version}; {describe(answer.spent)}", quiet=quiet)
+    cited = citations(reply.statements, unsupported) if settings.read.cite else ()
+    say("\n".join([reply.answer, *cited]))
+    tell(f"from version {reply.version}; {describe(reply.spent)}", quiet=quiet)
 
 
 async def _ask(notebook: Notebook, question: str, settings: Settings, version: int | None) -> NotebookAnswer:

@@ -27,13 +27,14 @@ from memagent.documents.files import (
     state_of,
 )
 from memagent.documents.opening import Document, characters_of, text_document
+from memagent.documents.tokens import fewest_tokens
 from memagent.errors import SettingsError
 from memagent.notebooks.library import EMPTY, ClaimedError, Notebooks, Portion, Version
 from memagent.reading.progress import Progress
 from memagent.reading.read import Read
 from memagent.reading.workflows import choose_workflow
 from memagent.settings import ReadSettings
-from memagent.types import ESTIMATE, Conversation, Engine, Model, TokenCounter
+from memagent.types import ESTIMATE, Conversation, Engine, Model
 
 _POLL_SECONDS = 0.2
 _UTF8 = ("utf-8", "utf-8-sig")
@@ -137,8 +138,7 @@ class Addition:
             answers=False,
         )
         budget_tokens = (await asyncio.to_thread(lambda: read.budgets)).memory_tokens
-        counts_anew = model.name != base.model and model.tokenizer != ESTIMATE
-        if budget_tokens < base.memory_tokens or counts_anew:
+        if budget_tokens < base.memory_tokens or model.name != base.model:
             await asyncio.to_thread(check_memory, base.memory, settings, model)
         try:
             async with aclosing(aiter(read)) as conversations:
@@ -170,15 +170,11 @@ def settings_of(version: Version, settings: ReadSettings) -> ReadSettings:
     return settings.replace(workflow=version.workflow)
 
 
-def check_memory(
-    memory: str, settings: ReadSettings, model: Model, count_tokens: TokenCounter | None = None
-) -> None:
-    """Raise `SettingsError` if a memory is too long for a read to start or answer from. Blocks.
-
-    `count_tokens` counts in the model's place.
-    """
+def check_memory(memory: str, settings: ReadSettings, model: Model) -> None:
+    """Raise `SettingsError` if a memory is too long for a read to start or answer from. Blocks."""
     _, workflow = choose_workflow(settings, model.trained)
-    tokens = (count_tokens or model.count_tokens)(memory)
+    # An estimate must not refuse what might fit.
+    tokens = (fewest_tokens if model.tokenizer == ESTIMATE else model.count_tokens)(memory)
     if tokens > (most := workflow.most_memory_tokens(settings, model)):
         raise SettingsError(
             f"the memory has {tokens} tokens, but its budget is {most}: raise `memory_tokens`, "

@@ -27,28 +27,21 @@ from memagent.types import Engine, Spent
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """An answer from a memory.
+class NotebookAnswer:
+    """A question to a version of a notebook, and the answer with its cost.
 
     `statements` are those of the answer with the memory's sources for them, if the settings ask for them
     (`cite`) or the workflow keeps sources itself.
     """
 
+    notebook: str
+    version: int
+    question: str
     answer: str
     model: str
     spent: Spent
     seconds: float
     statements: tuple[Statement, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NotebookAnswer:
-    """A question to a version of a notebook, and the answer with its cost."""
-
-    notebook: str
-    version: int
-    question: str
-    remembered: Remembered
 
 
 class Notebook:
@@ -138,12 +131,13 @@ class Notebook:
         if not question.strip():
             raise SettingsError("the problem is empty: ask a question")
         chosen = settings_of(current, settings or ReadSettings()).fill_from(engine.model.trained)
-        remembered = await _answer(current, question, engine, chosen)
-        return NotebookAnswer(entry.name, current.number, question, remembered)
+        return await _answer(entry.name, current, question, engine, chosen)
 
 
-async def _answer(version: Version, problem: str, engine: Engine, settings: ReadSettings) -> Remembered:
-    """Answer a problem from the memory of a version alone, as the workflow does at its end."""
+async def _answer(
+    notebook: str, version: Version, question: str, engine: Engine, settings: ReadSettings
+) -> NotebookAnswer:
+    """Answer a question from the memory of a version alone, as the workflow does at its end."""
     memory, model = version.memory, engine.model
     _, workflow = choose_workflow(settings, model.trained)
     digest = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()
@@ -151,7 +145,7 @@ async def _answer(version: Version, problem: str, engine: Engine, settings: Read
     prompts = workflow.prompts.for_document(mark, guards_turns=model.reads_turn_tokens)
     budgets = await asyncio.to_thread(workflow.budgets, settings, model)
     nothing = Passes(text_document("").blocks(), budgets.chunk_tokens, model.count_tokens)
-    reading = Reading(problem, engine, prompts, budgets, nothing, settings)
+    reading = Reading(question, engine, prompts, budgets, nothing, settings)
     await reading.check_problem()
     if budgets.memory_tokens < version.memory_tokens:
         await asyncio.to_thread(check_memory, memory, settings, model)
@@ -164,7 +158,10 @@ async def _answer(version: Version, problem: str, engine: Engine, settings: Read
         await asyncio.to_thread(provenance.update, conversation)
         cited = await asyncio.to_thread(provenance.answer, answer)
         answer = provenance.bare(answer)
-    return Remembered(
+    return NotebookAnswer(
+        notebook=notebook,
+        version=version.number,
+        question=question,
         answer=answer,
         model=model.name,
         spent=sum(

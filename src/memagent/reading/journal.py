@@ -74,11 +74,9 @@ class Journal(Wrapper):
                 raise JournalError(
                     f"{self.path} already holds a read: add `resume` to continue it, or name another `trace`"
                 )
-            if (number == 0) != (line.get("type") == "header"):
-                raise JournalError(f"{self.path}, line {number + 1}: not a line of a journal")
+            _check_line(number, line, self.path)
             match line["type"]:
                 case "header":
-                    _check_format(line, self.path)
                     self.header = line
                 case "reply" | "overflow":
                     self._replies[line["prompt_sha256"]].append(offset)
@@ -175,16 +173,16 @@ def read_journal(path: Path) -> Iterator[Line]:
     The first is the `Header`.
     """
     for number, line in enumerate(read_log(path, JournalError, _BEGINNING)):
-        if (number == 0) != (line.get("type") == "header"):
-            raise JournalError(f"{path} is not a journal of memagent")
-        if number == 0:
-            _check_format(line, path)
+        _check_line(number, line, path)
         yield from_json(line)
 
 
-def _check_format(header: Mapping[str, Any], path: Path) -> None:
-    if header.get("format") != FORMAT:
-        raise JournalError(f"{path} has format {header.get('format')}, this version reads {FORMAT}")
+def _check_line(number: int, line: Mapping[str, Any], path: Path) -> None:
+    """Raise `JournalError` unless the first line, and no other, is a header of this format."""
+    if (number == 0) != (line.get("type") == "header"):
+        raise JournalError(f"{path}, line {number + 1}: not a line of a journal")
+    if number == 0 and line.get("format") != FORMAT:
+        raise JournalError(f"{path} has format {line.get('format')}, this version reads {FORMAT}")
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:

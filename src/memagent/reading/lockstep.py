@@ -9,7 +9,6 @@ begin alike, one goes first, and the others follow side by side once it has retu
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,12 +21,11 @@ _ALIKE = 0.25  # of the shorter prompt
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """A call that waits for its turn. Once it has ended, up to `room` of its `followers` take theirs."""
+    """A call that waits for its turn. Once it has ended, its `followers` take theirs."""
 
     text: str
     turn: asyncio.Future[None]
-    followers: deque[_Call] = field(default_factory=deque)
-    room: int = 1
+    followers: list[_Call] = field(default_factory=list)
 
 
 class Seat(Wrapper):
@@ -85,27 +83,25 @@ class Together:
         calls: list[_Call] = []
         for seat in self.present:
             if seat.position == behind:
-                calls += seat.waiting
+                calls += [call for call in seat.waiting if not call.turn.done()]
                 seat.waiting = []
-        for group in _groups(calls):
-            self._start(deque(group), 1, self.engine.model.calls)
+        for first, *followers in _groups(calls):
+            first.followers = followers
+            self._start([first])
 
     def end(self, call: _Call) -> None:
         """A call has ended, or was given up: those that follow it take their turn."""
         if call in self._running:
             self._running.remove(call)
-            self._start(call.followers, call.room, 1)
+            self._start(call.followers)
             self.begin()
 
-    def _start(self, calls: deque[_Call], most: int, room: int) -> None:
-        """Give the turn to `most` of the calls; the others follow each of them."""
-        while calls and most:
-            call = calls.popleft()
-            if not call.turn.done():  # otherwise its read was cancelled
-                call.followers, call.room = calls, room
-                call.turn.set_result(None)
+    def _start(self, calls: Sequence[_Call]) -> None:
+        """Give the turn to these calls, but for those whose read was cancelled."""
+        for call in calls:
+            if not call.turn.done():
                 self._running.add(call)
-                most -= 1
+                call.turn.set_result(None)
 
 
 def _groups(calls: Sequence[_Call]) -> list[list[_Call]]:

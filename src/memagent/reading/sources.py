@@ -38,9 +38,6 @@ _WORD = re.compile(rf"[{UNSPACED}]|\w+")
 _CONTEXT = 200
 """How many characters of a sentence a source shows on either side of a statement; none if it has more."""
 
-_MAX_DROPPED = 1000
-_MAX_ENDED = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -98,15 +95,12 @@ class Provenance:
     """The statements of a memory with their sources, while a document is read; `statements` are the first."""
 
     def __init__(self, statements: Iterable[Statement] = ()) -> None:
-        self._chunks: dict[int, Chunk] = {}
-        self._ended: dict[int, None] = {}  # chunks already read; a question about a reply may follow
+        self._chunks: dict[int, Chunk] = {}  # whose conversations have not ended
         self._statements = {statement.text: statement.source for statement in statements}
-        self._dropped: dict[str, Source] = {}  # no longer in the memory, but may come back
 
     def chunk(self, chunk: Chunk) -> None:
         """A chunk is about to be read."""
         self._chunks[chunk.index] = chunk
-        self._ended.pop(chunk.index, None)
 
     def update(self, conversation: Conversation) -> None:
         """The memory was written: new statements come from the chunk that was read."""
@@ -114,18 +108,12 @@ class Provenance:
             return
         index, span = conversation.chunk_index, conversation.span  # none where notes were merged
         chunk = None if index is None else self._chunks.get(index)
-        statements = {}
-        for text in statements_of(conversation.memory):
-            known = self._statements.get(text) or self._dropped.get(text)
-            statements[text] = known or (find(text, chunk, span) if chunk else None)
-        self._dropped |= {text: source for text, source in self._statements.items() if source}
-        for oldest in list(self._dropped)[:-_MAX_DROPPED]:
-            del self._dropped[oldest]
-        self._statements = statements
-        if chunk and span and span[1] == chunk.end:
-            self._ended[chunk.index] = None
-        for ended in list(self._ended)[:-_MAX_ENDED]:
-            del self._ended[ended], self._chunks[ended]
+        self._statements = {
+            text: self._statements.get(text) or (find(text, chunk, span) if chunk else None)
+            for text in statements_of(conversation.memory)
+        }
+        for ended in [number for number in self._chunks if chunk and number < chunk.index]:
+            del self._chunks[ended]
 
     @property
     def memory(self) -> tuple[Statement, ...]:

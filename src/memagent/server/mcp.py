@@ -228,8 +228,9 @@ def _add_notebooks(tool: Callable[..., None], desk: Desk) -> None:
         """Answer a question from a notebook's memory alone."""
         opened = await asyncio.to_thread(notebook, name)
         reply = await opened.ask(question, engine, settings.replace(cite=True))
-        answer, statements = reply.remembered.answer, list(reply.remembered.statements)
-        return schemas.AnswerFromNotebook(answer=answer, version=reply.version, statements=statements)
+        return schemas.AnswerFromNotebook(
+            answer=reply.answer, version=reply.version, statements=list(reply.statements)
+        )
 
     @tool
     async def notes_log(name: Name) -> list[schemas.VersionSummary]:

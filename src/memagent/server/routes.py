@@ -13,7 +13,6 @@ from fastapi.responses import FileResponse, Response
 from pydantic import StringConstraints
 
 from memagent.concurrency import in_thread
-from memagent.documents.tokens import fewest_tokens
 from memagent.notebooks.additions import check_memory
 from memagent.server.bodies import ParsingRoute
 from memagent.server.database import Job, StoredFile
@@ -23,7 +22,6 @@ from memagent.server.events import Event, read_whole_lines, respond_with, stream
 from memagent.server.jobs import Jobs
 from memagent.server.limits import Limits
 from memagent.server.schemas import ReadRequest, Text
-from memagent.types import ESTIMATE
 
 _MAX_EVENTS = 10**12
 
@@ -228,10 +226,7 @@ def _check(client: Client, body: ReadRequest) -> list[tuple[str, Content]]:
     if not body.problem.strip():
         raise ApiError(400, "the problem is empty: ask a question", "no_problem", "problem")
     if body.memory:
-        model = jobs.engine.model
-        # An estimate must not refuse what might fit.
-        fewest = fewest_tokens if model.tokenizer == ESTIMATE else None
-        check_memory(body.memory, settings, model, fewest)
+        check_memory(body.memory, settings, jobs.engine.model)
     if jobs.store.count_unfinished(client.owner) >= most:
         wait = {"Retry-After": "60"}
         raise ApiError(429, f"{most} reads are unfinished already", "too_many_reads", headers=wait)
