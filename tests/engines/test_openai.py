@@ -191,6 +191,17 @@ def test_a_verdict_comes_with_its_alternatives(serve: Serve) -> None:
     assert not {"lora", "logprobs", "top_logprobs"} & server.asked[1].keys()
 
 
+def without(field: str, words: str, server: Server) -> Server:
+    """Make a server refuse requests with a field, in these words."""
+
+    def plan(digest: str, attempt: int) -> Fault | None:
+        body = next(request.body for request in reversed(server.requests) if request.digest == digest)
+        return refusal(400, words) if field in body else None
+
+    server.faults = plan
+    return server
+
+
 @pytest.mark.parametrize(
     ("sampling", "field", "words"),
     [
@@ -202,14 +213,16 @@ def test_a_verdict_comes_with_its_alternatives(serve: Serve) -> None:
 def test_a_field_that_the_endpoint_refuses_is_sent_once(
     sampling: Sampling, field: str, words: str, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def plan(digest: str, attempt: int) -> Fault | None:
-        body = next(request.body for request in reversed(server.requests) if request.digest == digest)
-        return refusal(400, words) if field in body else None
-
-    server = serve(echo, plan)
+    server = without(field, words, serve(echo))
     assert [completion.alternatives for completion in ask_twice(server, sampling)] == [{}, {}]
     assert [field in body for body in server.asked] == [True, False, False]
     assert caplog.text.count("left out") == words.startswith("Extra"), "select says what it lacks"
+
+
+def test_a_field_that_was_not_the_cause_of_a_refusal_is_sent_again(serve: Serve) -> None:
+    server = without("chat_template_kwargs", "bad request", serve(echo))
+    ask_twice(server, replace(VERDICT, thinking=False))
+    assert ["top_logprobs" in body for body in server.asked] == [True, False, False, True]
 
 
 @pytest.mark.parametrize("sampling", [VERDICT, GUIDED, Sampling(64, thinking=False)])

@@ -199,7 +199,8 @@ class OpenAIEngine:
                 return await self._complete_once(messages, sampling, without)
             if not refusal.is_overflow and (fields := find_optional(body, sampling)):
                 completion = await self._complete_once(messages, sampling, without | fields)
-                self.requests.leave_out(name, fields)  # they were what it would not take
+                if self.requests.body(name, messages, sampling, without) == body:  # no other cause was found
+                    self.requests.leave_out(name, fields)
                 return completion
         return await self._completion(reply, messages, sampling, greedy=body.get("temperature") == 0)
 
