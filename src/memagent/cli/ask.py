@@ -280,9 +280,8 @@ async def _answer(
         display.remark(f"{chunks} were enough, the others were not read (--likeliest-chunks, --early-exit)")
     if (given_up := read.progress.given_up) and read.memory:
         display.remark(f"the memory had no room for {given_up} passages (--memory-tokens)")
-    for doubt in (await asyncio.to_thread(doubt_words, read), *doubts_of(read)):
-        if doubt:
-            warn(doubt)
+    for doubt in filter(None, (await asyncio.to_thread(doubt_words, read), *doubts_of(read))):
+        warn(doubt)
     return question, read.result
 
 
