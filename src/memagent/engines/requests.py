@@ -58,7 +58,8 @@ class Requests:
         if sampling.json_schema:
             schema = {"name": "reply", "strict": True, "schema": json.loads(sampling.json_schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return {name: value for name, value in body.items() if name not in self._refused | without}
+        left_out = self._refused | without
+        return {name: value for name, value in body.items() if name not in left_out}
 
     def adapt(self, model: str, refusal: Refusal) -> None:
         """Adapt later requests to this endpoint's parameters, if those are what it complains about.

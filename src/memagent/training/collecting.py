@@ -30,9 +30,9 @@ async def collect(
     """The trajectories that earned `least_reward` or more, in the examples' order, without cut replies.
 
     Makes `samples` attempts at each example, as many at once as the engine takes calls. With a seed in the
-    rollout's settings, each attempt and each of its calls gets its own. `on_attempt` is
-    called with each attempt, None for an example that cannot be read. Raises `EngineError` if the engine
-    fails for good, and `SettingsError` for no number and for samples that would all be the same.
+    rollout's settings, each attempt and each of its calls gets its own. `on_attempt` is called with each
+    attempt, None for an example that cannot be read. Raises `EngineError` if the engine fails for good, and
+    `SettingsError` for no number and for samples that would all be the same.
     """
     settings = rollout.settings
     if math.isnan(least_reward):
