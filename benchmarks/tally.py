@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +103,7 @@ class Asked:
     records: Sequence[Record]
     question: Question
     seed: int = 0
+    near_misses: int = 0
 
 
 async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str, Any]) -> dict[str, Any]:
@@ -135,8 +135,9 @@ def judge(
     """What a row says of an answer: whether it is right, and how many cells of its table are."""
     expected = asked.question.expected
     row = {
-        "corpus": asked.corpus.key, "tokens": asked.tokens, "seed": asked.seed, "contestant": contestant,
-        "model": model, "question": asked.question.text, "answer": answer, "error": error,
+        "corpus": asked.corpus.key, "tokens": asked.tokens, "seed": asked.seed,
+        "near_misses": asked.near_misses, "contestant": contestant, "model": model,
+        "question": asked.question.text, "answer": answer, "error": error,
         "expected": expected, "exact": not error and is_exact(answer, expected),
     }  # fmt: skip
     if table:
@@ -272,9 +273,12 @@ def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
         corpus = CORPORA[key]
         for tokens in options.tokens:
             number = options.records or max(10, min(1000, tokens // 200))
-            text, records = make(corpus, tokens, number, options.seed)
+            text, records = make(corpus, tokens, number, options.seed, options.near_misses)
             asked = questions(corpus, records)[:: 25 // options.questions][: options.questions]
-            yield [Asked(corpus, tokens, text, records, question, options.seed) for question in asked]
+            yield [
+                Asked(corpus, tokens, text, records, question, options.seed, options.near_misses)
+                for question in asked
+            ]
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -284,11 +288,11 @@ async def run(options: argparse.Namespace) -> None:
     for asked in texts(options):
         async with _open(options, asked) as (engine, others):
             for contestant in options.contestant or CONTESTANTS:
-                key = asked[0].corpus.key, asked[0].tokens, asked[0].seed, contestant, engine.model.name
-                missing = [one for one in asked if (*key, one.question.text) not in done]
+                model = engine.model.name
+                missing = [one for one in asked if _key_of(one, contestant, model) not in done]
                 if contestant == "langextract":
                     if missing and others and asked[0].records:
-                        _write(options.out, answer_by_langextract(missing, engine.model.name, others))
+                        _write(options.out, answer_by_langextract(missing, model, others))
                     continue
                 for one in missing:
                     _write(options.out, [await answer(one, contestant, engine, values)])
@@ -301,13 +305,28 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
         print(f"{verdict}  {row['contestant']}  {row['question']}", file=sys.stderr)
 
 
-_key = itemgetter("corpus", "tokens", "seed", "contestant", "model", "question")
+def _key_of(asked: Asked, contestant: str, model: str) -> tuple[Any, ...]:
+    return (
+        asked.corpus.key, asked.tokens, asked.seed, asked.near_misses, contestant, model, asked.question.text
+    )  # fmt: skip
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return *_group(row), row["question"]
+
+
+def _group(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = "corpus", "tokens", "seed", "near_misses", "contestant", "model"
+    return tuple(row.get(name, 0) for name in names)
 
 
 def report(file: Path) -> None:
     """Print a table of what the rows come to."""
-    groups = group_by(load_rows(file), itemgetter("model", "corpus", "tokens", "seed", "contestant"))
-    names = "model, text, tokens, seed, way, exact, 95%, precision, recall, calls, tokens in, out, seconds"
+    groups = group_by(load_rows(file), _group)
+    names = (
+        "text, tokens, seed, near misses, way, model, exact, 95%, precision, recall, calls, tokens in, out, "
+        "seconds"
+    )
     lines = []
     for key, rows in sorted(groups.items()):
         exact, count = sum(item["exact"] for item in rows), len(rows)
@@ -334,6 +353,7 @@ def main() -> None:
     parser.add_argument("--contestant", action="append", choices=CONTESTANTS)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8000])
     parser.add_argument("--records", type=int, help="how many records a text has (a 200th of its tokens)")
+    parser.add_argument("--near-misses", type=int, default=0, help="so many passages that look like records")
     parser.add_argument("--seed", type=int, default=0, help="of the text (0)")
     parser.add_argument("--questions", type=int, default=25, help="so many of the 25 questions")
     parser.add_argument("--chunk-tokens", type=int)

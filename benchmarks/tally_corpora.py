@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -54,6 +55,7 @@ class Corpus:
     values: Callable[[random.Random], float]
     unit: str
     meanings: tuple[str, str, str, str]  # of the fields, as a person would put them
+    near: tuple[str, ...]  # wordings of what has the same values and is no such row
     heading: str = ""  # of an entry; without one, each is a line
     labels: Mapping[str, str] = field(default_factory=dict)  # that a model judges, by the name of their field
 
@@ -84,7 +86,14 @@ INVOICES = Corpus(
      "To the office:\n\nthe {kind} that came last week were not free after all. On {day} the invoice of "
      "{name} arrived, and it comes to {value}.\n\nRegards, reception"),
     lambda chance: chance.randrange(40, 4000) + chance.choice((0, 0.5, 0.25)), "EUR",
-    ("who has sent it", "what it comes to", "when it is dated", "what it is for"), "Letter",
+    ("who has sent it", "what it comes to", "when it is dated", "what it is for"),
+    ("Dear colleagues,\n\n{name} offers to make us new {kind} for {value}, and holds to that until {day}. "
+     "Nothing has been ordered.\n\nYours, purchasing",
+     "Dear Mrs Keller,\n\nthe old {kind} are gone: {name} fetched them on {day} and paid us {value} for "
+     "them.\n\nBest wishes, the warehouse",
+     "To the office:\n\nfrom {day} on {name} insures our {kind} against fire, up to {value}.\n\nRegards, "
+     "reception"),
+    "Letter",
 )  # fmt: skip
 MINUTES = Corpus(
     "minutes", "one decision that gives somebody a task", "owner", "hours", "number", "area", "decisions",
@@ -97,6 +106,9 @@ MINUTES = Corpus(
      "are planned, until {day}. This was decided without a vote."),
     lambda chance: chance.randrange(2, 90), "hours",
     ("who has to do it", "how many hours are planned for it", "when it is due", "what the work is about"),
+    ("{name} reported on {kind}: the work was finished on {day} and had taken {value} hours.",
+     "Somebody proposed that {name} spend {value} hours on {kind} by {day}. The meeting voted against it.",
+     "On {day} {name} had given a talk of {value} hours about {kind}, for which all were grateful."),
     "Point",
 )  # fmt: skip
 LOG = Corpus(
@@ -109,17 +121,26 @@ LOG = Corpus(
      "Cause of the stop of {name} on {day}: {kind}. It lasted {value} minutes."),
     lambda chance: chance.randrange(3, 240), "minutes",
     ("which machine stopped", "for how many minutes", "when it stopped", "why it stopped"),
+    ("{name} was painted on {day}, which took {value} minutes longer than planned; {kind} was not to blame.",
+     "A lesson of {value} minutes about {kind} was held beside {name} on {day}.",
+     "On {day} {name} ran for {value} minutes without a break, in spite of {kind}."),
 )  # fmt: skip
 CORPORA = {item.key: item for item in (INVOICES, MINUTES, LOG)}
 
 
-def make(corpus: Corpus, tokens: int, records: int, seed: int = 0) -> tuple[str, list[Record]]:
-    """A text of about so many tokens with so many records, and these."""
+def make(
+    corpus: Corpus, tokens: int, records: int, seed: int = 0, near_misses: int = 0
+) -> tuple[str, list[Record]]:
+    """A text of about so many tokens with so many records, and these.
+
+    `near_misses` are passages with the same values that are no records.
+    """
     chance = random.Random(f"{corpus.key} {seed}")
     entries = [make_record(corpus, chance) for _ in range(records)]
-    own = sum(len(record.text) + 20 for record in entries)
+    near = [make_record(corpus, chance, chance.choice(corpus.near)).text for _ in range(near_misses)]
+    own = sum(len(text) + 20 for text in [*near, *(record.text for record in entries)])
     others = make_paragraphs(chance, max(0, int(tokens / TOKENS_PER_CHARACTER) - own))
-    blocks: list[str] = [record.text for record in entries] + others
+    blocks: list[str] = [record.text for record in entries] + near + others
     order = list(range(len(blocks)))
     chance.shuffle(order)
     entries = [entries[number] for number in order if number < records]
@@ -310,6 +331,8 @@ class PerfectReplies:
                 key=lambda item: len(item.text),
             )
             return json.dumps(plan_of(self._corpus, best))
+        if prompt.rstrip().endswith("Yes or No."):
+            return "Yes" if any(record.text in prompt for record in chain(*self._records.values())) else "No"
         days = [day for day in self._days if day in prompt]
         rows = [record.stated for day in days for record in self._records[day] if record.text in prompt]
         return json.dumps(rows)

@@ -243,6 +243,10 @@ class Reading:
         """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""
         name = "further" if known else "verdict"
         messages = self.prompts.fill(name, problem=self.problem, chunk=text, memory=known)
+        return await self.ask_verdict(messages, memory)
+
+    async def ask_verdict(self, messages: tuple[Message, ...], memory: str) -> Conversation:
+        """As `judge_text`, of a prompt that asks for Yes or No."""
         completion, seconds = await self._complete(messages, 1, 0, verdict=True)
         completion = replace(completion, finish_reason="stop")  # one word was asked for: it is not cut
         odds = log_odds(completion.alternatives)

@@ -132,8 +132,8 @@ def test_rows_that_the_text_does_not_state_are_refused() -> None:
 def test_half_of_the_fields_is_too_little_for_a_row() -> None:
     more = [{"name": "day", "type": "date"}, {"name": "item", "type": "text"}]
     half = {"supplier": "Bo", "amount": "5 EUR"}
-    reply = json.dumps([half, half | {"day": "3 May 2024"}])
-    text = "On 3 May 2024 Bo got 5 EUR from Ann. Nobody knows for what."
+    reply = json.dumps([half, {"supplier": "Ann", "amount": "6 EUR", "day": "3 May 2024"}])
+    text = "# 1\n\nBo got 5 EUR.\n\n# 2\n\nOn 3 May 2024 Ann got 6 EUR. Nobody knows for what."
     read, _ = tally(replies(lambda prompt: reply, PLAN | {"fields": FIELDS + more}), text)
     assert table(read)["refused"] == [half | {"file": table(read)["refused"][0]["file"]}]
     assert [row["values"]["day"] for row in table(read)["rows"]] == ["2024-05-03"]

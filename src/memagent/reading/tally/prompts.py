@@ -49,6 +49,20 @@ Copy each value from the text exactly as it is written there; null for a field t
 If the text states no such row, the list is empty: [].
 """
 
+_IS_ROW = f"""\
+{sections(passage="text")}
+Is the passage about {{row}}? Answer with one word, Yes or No.
+"""
+
+_AGAIN = f"""\
+A passage is read for the rows of a table.
+
+{sections(table="table", passage="text")}
+The passage states {{figures}}. Reply with the row of the table that they belong to, as JSON: a list of \
+objects with the names of the fields as keys. Copy each value from the passage exactly as it is written \
+there; null for a field that the passage does not state.
+"""
+
 _COLUMNS = f"""\
 A table is read for the rows of another table.
 
@@ -60,6 +74,13 @@ wanted, the name of the column that holds it; null if none does.
 PROMPTS = Prompts(
     update=NO_UPDATE,
     answer="{problem}{memory}",
-    own={"plan": _PLAN, "repair": _REPAIR, "rows": _ROWS, "columns": _COLUMNS},
+    own={
+        "plan": _PLAN,
+        "repair": _REPAIR,
+        "rows": _ROWS,
+        "is_row": _IS_ROW,
+        "again": _AGAIN,
+        "columns": _COLUMNS,
+    },
 )
 """No memory is updated, and code answers."""

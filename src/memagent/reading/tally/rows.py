@@ -57,7 +57,7 @@ def find_rows(reply: str, plan: Plan, chunk: Chunk) -> ReplyRows:
     proposals = list(_proposals(reply, plan))
     if not proposals:
         return ReplyRows((), (), _says_none(reply))
-    texts = list(_texts_of(chunk))
+    texts = [(start, text, sure_borders(text)) for start, text in texts_of(chunk)]
     rows, located, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
     for values in proposals[:MAX_ROWS]:
         has_enough = len(values) * 2 > len(plan.fields)
@@ -68,6 +68,28 @@ def find_rows(reply: str, plan: Plan, chunk: Chunk) -> ReplyRows:
             located.add((_key(values), row.span))
             rows.append(row)
     return ReplyRows(tuple(rows), tuple(refused))
+
+
+def correct(reply: ReplyRows, others: Sequence[ReplyRows], plan: Plan) -> ReplyRows:
+    """The rows of a reply, corrected by those of its passages that were read again. Blocks.
+
+    Of two rows whose places overlap, the one with more values stays. Values that were refused are left out
+    if most of them stand in the words of a row: that row is what they were meant to be.
+    """
+    rows = list(reply.rows)
+    for row in (row for other in others for row in other.rows):
+        rivals = [rival for rival in rows if meet(rival.span, row.span)]
+        if all(len(rival.values) < len(row.values) for rival in rivals):
+            rows = [rival for rival in rows if rival not in rivals] + [row]
+    refused = (values for one in (reply, *others) for values in one.refused)
+    kinds = {field.name: field.type for field in plan.fields}
+
+    def is_in(values: Mapping[str, str], row: Row) -> bool:
+        stated = [bool(find_all(kinds[name], value, row.source.excerpt)) for name, value in values.items()]
+        return sum(stated) * 2 > len(stated)
+
+    lost = {_key(values): values for values in refused if not any(is_in(values, row) for row in rows)}
+    return ReplyRows(tuple(rows), tuple(lost.values()), reply.readable)
 
 
 def merge(rows: Iterable[Row]) -> tuple[list[Row], int]:
@@ -86,6 +108,17 @@ def merge(rows: Iterable[Row]) -> tuple[list[Row], int]:
         else:
             merged.append(row)
     return merged, left_out
+
+
+def texts_of(chunk: Chunk) -> Iterator[tuple[int, str]]:
+    """What a chunk has of each file: where it begins in the whole document, and the text."""
+    for start, end in file_spans(chunk):
+        yield start, chunk.text[start - chunk.start : end - chunk.start]
+
+
+def meet(one: Span, other: Span) -> bool:
+    """Whether two spans have a character in common."""
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _says_none(reply: str) -> bool:
@@ -124,13 +157,6 @@ def _text(value: Any) -> str:
 
 def _key(values: Mapping[str, str]) -> str:
     return json.dumps({name: fold(value) for name, value in values.items()}, sort_keys=True)
-
-
-def _texts_of(chunk: Chunk) -> Iterator[tuple[int, str, list[int]]]:
-    """What a chunk has of each file: where it begins in the whole document, the text, and its borders."""
-    for start, end in file_spans(chunk):
-        text = chunk.text[start - chunk.start : end - chunk.start]
-        yield start, text, sure_borders(text)
 
 
 def _locate(

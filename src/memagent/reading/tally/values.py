@@ -124,6 +124,25 @@ def find_all(kind: Kind, value: str, text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def figures_in(kind: Kind, text: str) -> list[tuple[int, int]]:
+    """The spans of a text that may be a number that is no part of a date, an amount with its currency, or a
+    date. Blocks.
+    """
+    dates = [match.span() for match in _DATE.finditer(text) if _could_be_date(match.group())]
+    if kind == "date":
+        return dates
+    return [
+        (start, end)
+        for (start, end), meaning in _numbers_in(text, kind)
+        if (kind != "money" or meaning.currency)
+        and not any(start < last and first < end for first, last in dates)
+    ]
+
+
+def _could_be_date(text: str) -> bool:
+    return any(_date(text, order) for order in ("DMY", "MDY"))
+
+
 def _agree(one: Meaning, other: Meaning) -> bool:
     same = one.currency is None or other.currency is None or one.currency == other.currency
     return one.value == other.value and same

@@ -1,0 +1,140 @@
+"""What a small model overlooks in a chunk: passages that look like rows are asked about again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memagent.documents.opening import text_document
+from memagent.engines import ScriptedEngine
+from memagent.reading.read import Read
+from memagent.reading.tally.overlooked import MAX_PASSAGES
+from memagent.reading.tally.plan import Plan
+from memagent.reading.tally.values import figures_in
+from memagent.settings import ReadSettings
+from memagent.types import Message
+
+PLAN = Plan.model_validate(
+    {
+        "row": "one payment",
+        "fields": [
+            {"name": "supplier"},
+            {"name": "amount", "type": "money"},
+            {"name": "day", "type": "date"},
+        ],
+        "sql": "SELECT SUM(amount) FROM rows",
+    }
+)
+TEXT = """\
+# Letter 1
+
+Nordholz GmbH got 1240.50 EUR from us on 3 May 2025.
+
+# Letter 2
+
+Nobody knows whose goose it was.
+
+# Letter 3
+
+On 4 May 2025 it rained.
+
+# Letter 4
+
+Baker & Sons offer us a roof for 900 EUR, until 5 May 2025.
+"""
+NORDHOLZ = {"supplier": "Nordholz GmbH", "amount": "1240.50 EUR", "day": "3 May 2025"}
+BAKER = {"supplier": "Baker & Sons", "amount": "900 EUR", "day": "5 May 2025"}
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Reader:
+    """Replies to the prompts of a tally, and keeps those that ask about a passage."""
+
+    def __init__(self, chunk: Rows, verdicts: Mapping[str, str], passages: Mapping[str, Rows]) -> None:
+        self.judged, self.asked = list[str](), list[str]()
+        self._chunk, self._verdicts, self._passages = chunk, verdicts, passages
+
+    def __call__(self, messages: tuple[Message, ...]) -> str:
+        prompt = messages[-1].content
+        if prompt.rstrip().endswith("Yes or No."):
+            self.judged.append(prompt)
+            return next((word for sign, word in self._verdicts.items() if sign in prompt), "Yes")
+        if "The passage states" in prompt:
+            self.asked.append(prompt)
+            return json.dumps(next((rows for sign, rows in self._passages.items() if sign in prompt), []))
+        return json.dumps(self._chunk)
+
+
+def tally(reader: Reader, text: str = TEXT, plan: Plan = PLAN) -> Mapping[str, Any]:
+    """The table of a read in one chunk."""
+    settings = ReadSettings(workflow="tally", plan=plan.to_toml(), chunk_tokens=1000)
+    read = Read("How much was paid?", text_document(text), ScriptedEngine(reader), settings)
+
+    async def run() -> Mapping[str, Any]:
+        async for _ in read:
+            pass
+        assert read.result.table is not None
+        return read.result.table
+
+    return asyncio.run(run())
+
+
+def values(table: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    return [(row["values"]["supplier"], row["values"]["amount"]) for row in table["rows"]]
+
+
+def test_what_looks_like_a_row_and_is_in_none_is_asked_about_again() -> None:
+    reader = Reader([], {"roof": "No"}, {"1240.50": [NORDHOLZ], "roof": [BAKER]})
+    table = tally(reader)
+    assert values(table) == [("Nordholz GmbH", 1240.5)]
+    assert len(reader.judged) == 2, "neither the goose nor the rain has an amount and a date"
+    [prompt] = reader.asked
+    assert "goose" not in prompt and "The passage states 1240.50 EUR and 3 May 2025." in prompt
+
+
+def test_a_row_with_all_fields_is_not_asked_about_again() -> None:
+    reader = Reader([NORDHOLZ, BAKER], {}, {})
+    assert len(tally(reader)["rows"]) == 2 and not reader.judged
+
+
+def test_a_row_that_lacks_a_field_is_replaced_by_a_whole_one() -> None:
+    reader = Reader([{**NORDHOLZ, "supplier": None}, BAKER], {}, {"1240.50": [NORDHOLZ]})
+    table = tally(reader)
+    assert values(table) == [("Nordholz GmbH", 1240.5), ("Baker & Sons", 900)]
+    reader = Reader([{**NORDHOLZ, "supplier": None}, BAKER], {}, {"1240.50": [{**NORDHOLZ, "day": None}]})
+    assert values(tally(reader))[0] == (None, 1240.5), "the first stays where the other says no more"
+
+
+def test_what_was_refused_is_not_told_if_a_row_has_its_values() -> None:
+    forged = {**NORDHOLZ, "supplier": "Sherlock Holmes"}
+    assert tally(Reader([forged, BAKER], {}, {"1240.50": [NORDHOLZ]}))["refused"] == []
+    [refused] = tally(Reader([forged, BAKER], {}, {"1240.50": [forged]}))["refused"]
+    assert refused["supplier"] == "Sherlock Holmes", "told once"
+
+
+def test_where_many_passages_look_like_rows_neighbours_are_asked_about_together() -> None:
+    text = "\n\n".join(f"On {day} May 2025 Baker & Sons got {day}00 EUR." for day in range(1, 11))
+    reader = Reader([], {}, {"": [{**BAKER, "amount": "1000 EUR", "day": "10 May 2025"}]})
+    assert values(tally(reader, text)) == [("Baker & Sons", 1000)]
+    assert len(reader.judged) == MAX_PASSAGES
+    assert all(sum(f"got {day}00 EUR" in prompt for prompt in reader.asked) == 1 for day in range(1, 11))
+
+
+def test_a_plan_of_words_alone_has_no_passages_that_look_like_rows() -> None:
+    plan = PLAN.model_copy(update={"fields": PLAN.fields[:1], "sql": "SELECT COUNT(*) FROM rows"})
+    reader = Reader([], {}, {})
+    assert tally(reader, plan=plan)["rows"] == [] and not reader.judged
+
+
+def test_figures_are_told_from_each_other() -> None:
+    text = "On 3 May 2025 and on 2025-06-04 Oven 2 took EUR 1205.00 and 40 minutes."
+
+    def words(kind: Any) -> list[str]:
+        return [text[start:end] for start, end in figures_in(kind, text)]
+
+    assert words("date") == ["3 May 2025", "2025-06-04"]
+    assert words("money") == ["EUR 1205.00"]
+    assert words("number") == ["2", "EUR 1205.00", "40"]
