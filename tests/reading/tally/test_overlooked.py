@@ -130,7 +130,7 @@ def test_a_plan_of_words_alone_has_no_passages_that_look_like_rows() -> None:
 
 
 def test_figures_are_told_from_each_other() -> None:
-    text = "On 3 May 2025 and on 2025-06-04 Oven 2 took EUR 1205.00 and 40 minutes."
+    text = "On 3 May 2025 and until 2025-06-04 Oven 2 took EUR 1205.00 and 40 minutes."
 
     def words(kind: Any) -> list[str]:
         return [text[start:end] for start, end in figures_in(kind, text)]

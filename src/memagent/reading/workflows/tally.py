@@ -1,9 +1,9 @@
 """Tally: answers that add up. A model proposes rows, code checks them, and SQL counts.
 
 From the question and the beginning of the text the model plans one table and one SELECT over it. Each chunk
-is then read by itself for rows; one is kept only if a passage of the chunk has all of its values. Tables are
-read by code. No number of the answer comes from the model, so it is as right as the rows are, and says how
-many were read.
+is then read by itself for rows; one is kept only if a passage of the chunk has all of its values. Passages
+that look like rows that the model overlooked are asked about again. Tables are read by code. No number of the
+answer comes from the model, so it is as right as the rows are, and says how many were read.
 
 That extraction followed by SQL answers what models alone cannot count is from SLIDERS (arXiv 2604.22294) and
 RAH (arXiv 2606.13643).
@@ -42,13 +42,6 @@ CHUNK_TOKENS = 400
 _SHOWN_TOKENS = 1000  # of the beginning of the text, for the plan
 _LEAST_TOKENS = 100  # of a chunk that is read again in halves
 _TRIES = 2  # for a plan
-
-_MIN_VERDICT = 0.5
-"""The least log-odds with which a passage is about a row.
-
-Of 27 passages with a row and seven with other numbers and dates, the 1.5B gave the first 0.7 to 2.5 and the
-others -1.5 to 0.5; to a passage about nothing of the kind it gives -0.2 to -1.3.
-"""
 
 _FORECAST = Plan(row="any", fields=(RowField(name="value"),), sql="SELECT COUNT(*) FROM rows")
 
@@ -197,7 +190,7 @@ class Rows:
         for passage in passages:
             verdict = await self._ask_verdict(passage.chunk)
             conversations.append(verdict)
-            if self._may_be_row(verdict):
+            if not verdict.completion.text.strip().casefold().startswith(NO.casefold()):
                 update, other = await self._ask_rows(passage.chunk, passage.figures)
                 conversations.append(update)
                 others.append(other)
@@ -234,11 +227,6 @@ class Rows:
         verdict = await self.reading.ask_verdict(messages, "")
         span = chunk.start, chunk.end
         return replace(verdict, chunk_index=chunk.index, span=span, source=chunk.source)
-
-    def _may_be_row(self, verdict: Conversation) -> bool:
-        if verdict.verdict is None or not self.reading.prompts.asks:  # words alone, or a forecast
-            return not verdict.completion.text.strip().casefold().startswith(NO.casefold())
-        return verdict.verdict >= _MIN_VERDICT
 
     async def _read_halves(self, chunk: Chunk) -> list[Conversation]:
         halves = await asyncio.to_thread(halve, chunk, self.reading.model.count_tokens)
