@@ -58,7 +58,8 @@ from memagent.reading.tally.values import NOTHING, fold
 from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
-CONTESTANTS = ("tally", "tally_plan", "full", "rag", "notes", "map_reduce", "langextract")
+ONE_LOOK = "tally_plan, one look"
+CONTESTANTS = ("tally", "tally_plan", ONE_LOOK, "full", "rag", "notes", "map_reduce", "langextract")
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
@@ -109,7 +110,8 @@ class Asked:
 async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str, Any]) -> dict[str, Any]:
     """A row: what a contestant answers, whether that is right, and what it took."""
     plan = Plan(**{**plan_of(asked.corpus, asked.question), "fields": asked.corpus.fields}).to_toml()
-    own: dict[str, Any] = {"plan": plan} if contestant == "tally_plan" else {}
+    own: dict[str, Any] = {"plan": plan} if contestant in ("tally_plan", ONE_LOOK) else {}
+    own |= {"second_look": False} if contestant == ONE_LOOK else {}
     workflow = "tally" if contestant.startswith("tally") else contestant
     settings = ReadSettings(workflow=workflow, **own, **values)
     document = text_document(asked.text, is_example=True)

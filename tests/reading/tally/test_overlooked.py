@@ -68,9 +68,9 @@ class Reader:
         return json.dumps(self._chunk)
 
 
-def tally(reader: Reader, text: str = TEXT, plan: Plan = PLAN) -> Mapping[str, Any]:
+def tally(reader: Reader, text: str = TEXT, plan: Plan = PLAN, **values: Any) -> Mapping[str, Any]:
     """The table of a read in one chunk."""
-    settings = ReadSettings(workflow="tally", plan=plan.to_toml(), chunk_tokens=1000)
+    settings = ReadSettings(workflow="tally", plan=plan.to_toml(), chunk_tokens=1000, **values)
     read = Read("How much was paid?", text_document(text), ScriptedEngine(reader), settings)
 
     async def run() -> Mapping[str, Any]:
@@ -127,6 +127,11 @@ def test_a_plan_of_words_alone_has_no_passages_that_look_like_rows() -> None:
     plan = PLAN.model_copy(update={"fields": PLAN.fields[:1], "sql": "SELECT COUNT(*) FROM rows"})
     reader = Reader([], {}, {})
     assert tally(reader, plan=plan)["rows"] == [] and not reader.judged
+
+
+def test_a_second_look_can_be_left_out() -> None:
+    reader = Reader([], {}, {"1240.50": [NORDHOLZ]})
+    assert tally(reader, second_look=False)["rows"] == [] and not reader.judged
 
 
 def test_figures_are_told_from_each_other() -> None:

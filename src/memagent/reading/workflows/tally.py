@@ -24,7 +24,7 @@ from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.tally.answers import Coverage, answer
 from memagent.reading.tally.borders import whole_records
-from memagent.reading.tally.overlooked import overlooked
+from memagent.reading.tally.overlooked import Passage, overlooked
 from memagent.reading.tally.plan import PLAN_SCHEMA, Plan, parse_plan, read_plan
 from memagent.reading.tally.plan import Field as RowField
 from memagent.reading.tally.prompts import PROMPTS
@@ -52,6 +52,9 @@ class Tallying(Options):
     plan: str = Field(
         default="", description="the plan of a tally, as TOML; a forecast of `memagent tally` shows one"
     )
+    second_look: bool = Field(
+        default=True, description="whether passages that look like overlooked rows are asked about (tally)"
+    )
     exact_names: bool = Field(
         default=False, description="whether names that are written differently differ (tally)"
     )
@@ -72,7 +75,7 @@ async def tally(reading: Reading, chunks: Chunks, _memory: str = "") -> Conversa
         async for conversation, proposed in _propose(reading, beginning):
             plan = proposed or plan
             yield conversation
-    rows = Rows(reading, plan)
+    rows = Rows(reading, plan, options.second_look)
     async with (
         aclosing(rows.pieces(chain(beginning, chunks))) as pieces,
         aclosing(take_each(reading, rows.read, pieces)) as batches,
@@ -126,6 +129,7 @@ class Rows:
 
     reading: Reading
     plan: Plan
+    second_look: bool = True
     _rows: list[Row] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)  # chunks, by index
     _failed: set[int] = field(default_factory=set)
@@ -183,9 +187,9 @@ class Rows:
             if may_halve:
                 return [update, *await self._read_halves(chunk)]
             self._failed.add(chunk.index)
-        passages = await asyncio.to_thread(
-            overlooked, self.plan, chunk, reply.rows, self.reading.model.count_tokens
-        )
+        count, passages = self.reading.model.count_tokens, list[Passage]()
+        if self.second_look:
+            passages = await asyncio.to_thread(overlooked, self.plan, chunk, reply.rows, count)
         conversations, others = [update], list[ReplyRows]()
         for passage in passages:
             verdict = await self._ask_verdict(passage.chunk)
