@@ -9,6 +9,7 @@ from typing import Any
 
 from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
+from memagent.reading.api import forecast
 from memagent.reading.read import Read
 from memagent.reading.tally.overlooked import MAX_PASSAGES
 from memagent.reading.tally.plan import Plan
@@ -132,6 +133,15 @@ def test_a_plan_of_words_alone_has_no_passages_that_look_like_rows() -> None:
 def test_a_second_look_can_be_left_out() -> None:
     reader = Reader([], {}, {"1240.50": [NORDHOLZ]})
     assert tally(reader, second_look=False)["rows"] == [] and not reader.judged
+
+
+def test_a_forecast_counts_what_may_be_overlooked() -> None:
+    engine = ScriptedEngine(Reader([], {}, {}))
+    document, settings = text_document(TEXT), ReadSettings(workflow="tally", chunk_tokens=1000)
+    for plan, calls in ((PLAN.to_toml(), 1 + 2 * 2), ("", 1 + 1 + 2 * 3)):
+        own = settings.replace(plan=plan)
+        progress = asyncio.run(forecast("How much was paid?", document, engine.model, own))
+        assert progress.spent.calls >= calls
 
 
 def test_figures_are_told_from_each_other() -> None:

@@ -43,7 +43,8 @@ _SHOWN_TOKENS = 1000  # of the beginning of the text, for the plan
 _LEAST_TOKENS = 100  # of a chunk that is read again in halves
 _TRIES = 2  # for a plan
 
-_FORECAST = Plan(row="any", fields=(RowField(name="value"),), sql="SELECT COUNT(*) FROM rows")
+_FORECAST = Plan(row="any", fields=(RowField(name="value", type="number"),), sql="SELECT COUNT(*) FROM rows")
+"""Stands for a plan that the model would make: wherever there is a number, it may overlook a row."""
 
 
 class Tallying(Options):
