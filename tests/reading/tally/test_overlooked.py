@@ -145,11 +145,11 @@ def test_a_forecast_counts_what_may_be_overlooked() -> None:
 
 
 def test_figures_are_told_from_each_other() -> None:
-    text = "On 3 May 2025 and until 2025-06-04 Oven 2 took EUR 1205.00 and 40 minutes."
+    text = "On 3 May 2025 and until 2025-06-04 Oven 2 took EUR 1205.00 and 40 minutes (no. 2025-0187)."
 
     def words(kind: Any) -> list[str]:
         return [text[start:end] for start, end in figures_in(kind, text)]
 
     assert words("date") == ["3 May 2025", "2025-06-04"]
     assert words("money") == ["EUR 1205.00"]
-    assert words("number") == ["2", "EUR 1205.00", "40"]
+    assert words("number") == ["2", "EUR 1205.00", "40", "2025", "0187"]
