@@ -16,8 +16,8 @@ from memagent.documents.chunking import cut_at
 from memagent.reading.sources import Span
 from memagent.reading.tally.borders import sure_borders
 from memagent.reading.tally.plan import MEASURED, Kind, Plan
-from memagent.reading.tally.rows import Row, meet, texts_of
-from memagent.reading.tally.values import figures_in
+from memagent.reading.tally.rows import Row, texts_of
+from memagent.reading.tally.values import figures_in, meet
 from memagent.types import Chunk, TokenCounter
 
 MAX_PASSAGES = 4

@@ -16,7 +16,7 @@ from typing import Any
 from memagent.reading.sources import Source, Span, file_spans, source_at
 from memagent.reading.tally.borders import sure_borders
 from memagent.reading.tally.plan import Plan, find_objects
-from memagent.reading.tally.values import NOTHING, find_all, fold
+from memagent.reading.tally.values import NOTHING, find_all, fold, meet
 from memagent.types import Chunk
 
 MAX_ROWS = 200
@@ -114,11 +114,6 @@ def texts_of(chunk: Chunk) -> Iterator[tuple[int, str]]:
     """What a chunk has of each file: where it begins in the whole document, and the text."""
     for start, end in file_spans(chunk):
         yield start, chunk.text[start - chunk.start : end - chunk.start]
-
-
-def meet(one: Span, other: Span) -> bool:
-    """Whether two spans have a character in common."""
-    return one[0] < other[1] and other[0] < one[1]
 
 
 def _says_none(reply: str) -> bool:

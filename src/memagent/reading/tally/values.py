@@ -126,18 +126,22 @@ def find_all(kind: Kind, value: str, text: str) -> list[tuple[int, int]]:
 
 
 def figures_in(kind: Kind, text: str) -> list[tuple[int, int]]:
-    """The spans of a text that may be a number that is no part of a date, an amount with its currency, or a
-    date. Blocks.
+    """The spans of a text that may be a date, an amount with its currency, or a number outside of dates.
+    Blocks.
     """
     dates = [match.span() for match in _DATE.finditer(text) if _could_be_date(match.group())]
     if kind == "date":
         return dates
     return [
-        (start, end)
-        for (start, end), meaning in _numbers_in(text, kind)
-        if (kind != "money" or meaning.currency)
-        and not any(start < last and first < end for first, last in dates)
+        span
+        for span, meaning in _numbers_in(text, kind)
+        if (kind != "money" or meaning.currency) and not any(meet(span, day) for day in dates)
     ]
+
+
+def meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two spans have a character in common."""
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _could_be_date(text: str) -> bool:
