@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 TokenCounter = Callable[[str], int]
@@ -216,6 +216,11 @@ class Conversation:
     doubtful: bool = False
     verdict: float | None = None
     table: Mapping[str, Any] | None = None
+
+    def about(self, chunk: Chunk) -> Conversation:
+        """The same, as one that has read this chunk."""
+        span = chunk.start, chunk.end
+        return replace(self, chunk_index=chunk.index, span=span, source=chunk.source)
 
 
 @dataclass(frozen=True, slots=True)

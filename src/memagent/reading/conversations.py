@@ -129,16 +129,7 @@ class Reading:
                     f"`memory_tokens`, or shorten the problem or the templates ({error})"
                 ) from error
             return []
-        update = Conversation(
-            kind="update",
-            chunk_index=chunk.index,
-            messages=messages,
-            completion=completion,
-            memory=memory,
-            span=(chunk.start, chunk.end),
-            source=chunk.source,
-            seconds=seconds,
-        )
+        update = Conversation("update", None, messages, completion, memory, seconds=seconds).about(chunk)
         change = read_reply(completion.text, memory, self.prompts)
         if not isinstance(change, MemoryChange):
             change = await change
@@ -236,8 +227,7 @@ class Reading:
                 async for conversation in self.judge(half, known):
                     yield conversation
             return
-        span = chunk.start, chunk.end
-        yield replace(conversation, chunk_index=chunk.index, span=span, source=chunk.source)
+        yield conversation.about(chunk)
 
     async def judge_text(self, text: str, memory: str = "", known: str = "") -> Conversation:
         """As `judge`, of a text that is no chunk. Raises `ContextOverflowError` if it does not fit."""

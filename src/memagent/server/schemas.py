@@ -269,8 +269,8 @@ class CountedTable(BaseModel):
     """The rows that an answer was counted from, by `sql`; of many, the first, while `coverage` counts all.
 
     `coverage` says how much was read: chunks, those passed over and failed; rows, those refused because the
-    text states too little of them, merged because they were read twice, and taken from tables without a
-    model; values that were not understood, so left out.
+    text states too little of them or something else, merged because they were read twice, and taken from
+    tables without a model; values that were not understood, so left out.
     """
 
     sql: str

@@ -57,12 +57,14 @@ Reply = Callable[[str], str]
 
 
 def replies(rows: Reply | None = None, plan: Any = PLAN) -> Callable[[tuple[Message, ...]], str]:
-    """What a model replies: the plan, or the rows of a chunk."""
+    """What a model replies: the plan, that a passage states a row, or the rows of a chunk."""
 
     def reply(messages: tuple[Message, ...]) -> str:
         prompt = messages[-1].content
         if prompt.rstrip().endswith("The JSON object:"):
             return plan if isinstance(plan, str) else json.dumps(plan)
+        if prompt.rstrip().endswith("Yes or No."):
+            return "Yes"
         if rows:
             return rows(prompt)
         return json.dumps([row for sign, row in STATED.items() if sign in prompt])

@@ -26,8 +26,9 @@ class Coverage:
     """How much was read, and what became of it.
 
     Of `chunks`, some were `passed_over` (`screen`), of some `failed` a reply that could be used. `rows` count
-    those that are in the table, `refused` those that the text does not state, `merged` those read twice,
-    `unparsed` the values that mean nothing to code, `from_tables` the rows that no model has read.
+    those that are in the table, `refused` those that the text does not state, or whose passage was judged to
+    state no such row, `merged` those read twice, `unparsed` the values that mean nothing to code,
+    `from_tables` the rows that no model has read.
     """
 
     chunks: int = 0
@@ -45,7 +46,7 @@ class Coverage:
         notes = (
             (self.failed, "chunk", "could not be read, so rows may be missing"),
             (self.passed_over, "chunk", "passed over"),
-            (self.refused, "row", "refused, as the text states too little of them"),
+            (self.refused, "row", "refused, as the text states too little of them or something else"),
             (self.unparsed, "value", "not understood, so left out"),
         )
         remarks = [f"{_several(number, noun)} {remark}" for number, noun, remark in notes if number]

@@ -36,8 +36,6 @@ _BORDERS = tuple(
 )
 """Where a record ends, the surest first: the end of a match is where the next record begins."""
 
-_SURE = _BORDERS[:-2]
-
 
 async def whole_records(chunks: Chunks, count_tokens: TokenCounter) -> AsyncGenerator[Chunk, None]:
     """The chunks, each moved to where records end."""
@@ -55,12 +53,15 @@ async def whole_records(chunks: Chunks, count_tokens: TokenCounter) -> AsyncGene
         yield before
 
 
-def sure_borders(text: str) -> list[int]:
-    """Where records of a text surely end: at its highest headings, at rules, or at several blank lines."""
-    for border in _SURE:
-        if ends := [match.end() for match in border.finditer(text) if 0 < match.end() < len(text)]:
-            return ends
-    return []
+def borders_of(text: str) -> list[list[int]]:
+    """Where records of a text may end, the surest first: its highest headings, rules or several blank lines;
+    blank lines; lines. Each may be none.
+    """
+    found = [
+        [match.end() for match in border.finditer(text) if 0 < match.end() < len(text)] for border in _BORDERS
+    ]
+    *sure, blank_lines, lines = found
+    return [next(filter(None, sure), []), blank_lines, lines]
 
 
 def _goes_on(before: Chunk, chunk: Chunk) -> bool:

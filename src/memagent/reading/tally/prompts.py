@@ -51,7 +51,7 @@ If the text states no such row, the list is empty: [].
 
 _IS_ROW = f"""\
 {sections(passage="text")}
-Is the passage about {{row}}? Answer with one word, Yes or No.
+Does the passage state {{row}}? Answer with one word, Yes or No.
 """
 
 _AGAIN = f"""\

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from memagent.reading.sources import Source, Span, file_spans, source_at
-from memagent.reading.tally.borders import sure_borders
+from memagent.reading.tally.borders import borders_of
 from memagent.reading.tally.plan import Plan, find_objects
 from memagent.reading.tally.values import NOTHING, find_all, fold, meet
 from memagent.types import Chunk
@@ -51,13 +52,19 @@ class ReplyRows:
     refused: tuple[Mapping[str, str], ...] = ()
     readable: bool = True
 
+    def without(self, refused: Collection[Row]) -> ReplyRows:
+        """The same with some of its rows refused."""
+        rows = tuple(row for row in self.rows if row not in refused)
+        values = (row.values for row in self.rows if row in refused)
+        return replace(self, rows=rows, refused=(*self.refused, *values))
+
 
 def find_rows(reply: str, plan: Plan, chunk: Chunk) -> ReplyRows:
     """The rows in a reply about a chunk; one with half of the fields or fewer is none. Blocks."""
     proposals = list(_proposals(reply, plan))
     if not proposals:
         return ReplyRows((), (), _says_none(reply))
-    texts = [(start, text, sure_borders(text)) for start, text in texts_of(chunk)]
+    texts = [(start, text, borders_of(text)) for start, text in texts_of(chunk)]
     rows, located, refused = list[Row](), set[tuple[str, Span]](), list[Mapping[str, str]]()
     for values in proposals[:MAX_ROWS]:
         has_enough = len(values) * 2 > len(plan.fields)
@@ -73,14 +80,15 @@ def find_rows(reply: str, plan: Plan, chunk: Chunk) -> ReplyRows:
 def correct(reply: ReplyRows, others: Sequence[ReplyRows], plan: Plan) -> ReplyRows:
     """The rows of a reply, corrected by those of its passages that were read again. Blocks.
 
-    Of two rows whose places overlap, the one with more values stays. Values that were refused are left out
-    if most of them stand in the words of a row: that row is what they were meant to be.
+    Where places overlap, the corrected row stays unless the one before had more values. Values that were
+    refused are left out if most of them stand in the words of a row: that row is what they were meant to be.
     """
-    rows = list(reply.rows)
-    for row in (row for other in others for row in other.rows):
-        rivals = [rival for rival in rows if meet(rival.span, row.span)]
-        if all(len(rival.values) < len(row.values) for rival in rivals):
-            rows = [rival for rival in rows if rival not in rivals] + [row]
+    new = [
+        row
+        for row in (row for other in others for row in other.rows)
+        if all(len(old.values) <= len(row.values) for old in reply.rows if meet(old.span, row.span))
+    ]
+    rows = [old for old in reply.rows if not any(meet(old.span, row.span) for row in new)] + new
     refused = (values for one in (reply, *others) for values in one.refused)
     kinds = {field.name: field.type for field in plan.fields}
 
@@ -158,15 +166,18 @@ def _locate(
     values: Mapping[str, str],
     plan: Plan,
     chunk: Chunk,
-    texts: Iterable[tuple[int, str, list[int]]],
+    texts: Iterable[tuple[int, str, list[list[int]]]],
     located: set[tuple[str, Span]],
 ) -> Row | None:
-    """The row of these values at the first place that no equal row has; None if no place has them all."""
+    """The row of these values at the first place that no equal row has; None if no place has them all.
+
+    A line that has them all comes before a paragraph, and that before what lies between surer borders.
+    """
     kinds, key = {field.name: field.type for field in plan.fields}, _key(values)
     stated = [name for name in values if kinds[name] != "yes/no"]
     for start, text, borders in texts if stated else ():
         candidates = [find_all(kinds[name], values[name], text) for name in stated]
-        for spans in _windows(candidates, borders):
+        for spans in chain.from_iterable(_windows(candidates, ends) for ends in reversed(borders)):
             first, last = start + min(spans)[0], start + max(end for _, end in spans)
             if (key, (first, last)) not in located:
                 words = {name: text[slice(*span)] for name, span in zip(stated, spans, strict=True)}

@@ -2,8 +2,9 @@
 
 From the question and the beginning of the text the model plans one table and one SELECT over it. Each chunk
 is then read by itself for rows; one is kept only if a passage of the chunk has all of its values. Passages
-that look like rows that the model overlooked are asked about again. Tables are read by code. No number of the
-answer comes from the model, so it is as right as the rows are, and says how many were read.
+that look like rows are judged by themselves: what is none is refused, and a row that was overlooked is asked
+for again. Tables are read by code. No number of the answer comes from the model, so it is as right as the
+rows are, and says how many were read.
 
 That extraction followed by SQL answers what models alone cannot count is from SLIDERS (arXiv 2604.22294) and
 RAH (arXiv 2606.13643).
@@ -24,7 +25,7 @@ from memagent.prompts.thoughts import without_thought
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.tally.answers import Coverage, answer
 from memagent.reading.tally.borders import whole_records
-from memagent.reading.tally.overlooked import Passage, overlooked
+from memagent.reading.tally.passages import passages_of
 from memagent.reading.tally.plan import PLAN_SCHEMA, Plan, parse_plan, read_plan
 from memagent.reading.tally.plan import Field as RowField
 from memagent.reading.tally.prompts import PROMPTS
@@ -44,7 +45,7 @@ _LEAST_TOKENS = 100  # of a chunk that is read again in halves
 _TRIES = 2  # for a plan
 
 _FORECAST = Plan(row="any", fields=(RowField(name="value", type="number"),), sql="SELECT COUNT(*) FROM rows")
-"""Stands for a plan that the model would make: wherever there is a number, it may overlook a row."""
+"""Stands for a plan that the model would make: wherever there is a number, there may be a row."""
 
 
 class Tallying(Options):
@@ -54,7 +55,7 @@ class Tallying(Options):
         default="", description="the plan of a tally, as TOML; a forecast of `memagent tally` shows one"
     )
     second_look: bool = Field(
-        default=True, description="whether passages that look like overlooked rows are asked about (tally)"
+        default=True, description="whether passages that look like rows are judged by themselves (tally)"
     )
     exact_names: bool = Field(
         default=False, description="whether names that are written differently differ (tally)"
@@ -171,10 +172,7 @@ class Rows:
         return Conversation("answer", None, (), Completion(text), "", table=table)
 
     async def _read_text(self, chunk: Chunk) -> list[Conversation]:
-        """Ask for the rows of a chunk, and again for those that it seems to have overlooked.
-
-        One that is too long, or whose reply is no use, is read in halves.
-        """
+        """Take the rows of a chunk; one that is too long, or whose reply is no use, is read in halves."""
         if not chunk.text.strip():
             return []
         may_halve = chunk.tokens >= _LEAST_TOKENS and self.reading.prompts.asks
@@ -188,21 +186,29 @@ class Rows:
             if may_halve:
                 return [update, *await self._read_halves(chunk)]
             self._failed.add(chunk.index)
-        count, passages = self.reading.model.count_tokens, list[Passage]()
+        conversations = [update]
         if self.second_look:
-            passages = await asyncio.to_thread(overlooked, self.plan, chunk, reply.rows, count)
-        conversations, others = [update], list[ReplyRows]()
-        for passage in passages:
-            verdict = await self._ask_verdict(passage.chunk)
-            conversations.append(verdict)
-            if not verdict.completion.text.strip().casefold().startswith(NO.casefold()):
+            others, reply = await self._look_again(chunk, reply)
+            conversations += others
+        self._rows += reply.rows
+        self._refused += [{**values, "file": chunk.source} for values in reply.refused]
+        return conversations
+
+    async def _look_again(self, chunk: Chunk, reply: ReplyRows) -> tuple[list[Conversation], ReplyRows]:
+        """Have the passages that look like rows judged; those that are and have none are asked about."""
+        count = self.reading.model.count_tokens
+        conversations, others, refused = list[Conversation](), list[ReplyRows](), list[Row]()
+        for passage in await asyncio.to_thread(passages_of, self.plan, chunk, reply.rows, count):
+            messages = self.reading.prompts.fill("is_row", text=passage.chunk.shown, row=self.plan.row)
+            verdict = await self.reading.ask_verdict(messages, "")
+            conversations.append(verdict.about(passage.chunk))
+            if verdict.completion.text.strip().casefold().startswith(NO.casefold()):
+                refused += passage.rows
+            elif passage.figures:
                 update, other = await self._ask_rows(passage.chunk, passage.figures)
                 conversations.append(update)
                 others.append(other)
-        rows = await asyncio.to_thread(correct, reply, others, self.plan)
-        self._rows += rows.rows
-        self._refused += [{**values, "file": chunk.source} for values in rows.refused]
-        return conversations
+        return conversations, await asyncio.to_thread(correct, reply.without(refused), others, self.plan)
 
     async def _ask_rows(self, chunk: Chunk, figures: Sequence[str] = ()) -> tuple[Conversation, ReplyRows]:
         """Ask for the rows of a chunk, or for those to which these figures of it belong."""
@@ -216,22 +222,8 @@ class Rows:
         update = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
         reply = prompts.restore(without_thought(update.completion.text))
         finds = await asyncio.to_thread(find_rows, reply, self.plan, chunk)
-        update = replace(
-            update,
-            chunk_index=chunk.index,
-            span=(chunk.start, chunk.end),
-            source=chunk.source,
-            memory="\n".join(row.to_json() for row in finds.rows),
-            refused=len(finds.refused),
-        )
-        return update, finds
-
-    async def _ask_verdict(self, chunk: Chunk) -> Conversation:
-        """Ask whether a passage is about a row."""
-        messages = self.reading.prompts.fill("is_row", text=chunk.shown, row=self.plan.row)
-        verdict = await self.reading.ask_verdict(messages, "")
-        span = chunk.start, chunk.end
-        return replace(verdict, chunk_index=chunk.index, span=span, source=chunk.source)
+        memory = "\n".join(row.to_json() for row in finds.rows)
+        return replace(update.about(chunk), memory=memory, refused=len(finds.refused)), finds
 
     async def _read_halves(self, chunk: Chunk) -> list[Conversation]:
         halves = await asyncio.to_thread(halve, chunk, self.reading.model.count_tokens)
@@ -260,7 +252,7 @@ class Rows:
         conversation = await self.reading.aside(messages, "", self.reading.budgets.memory_tokens)
         reply = prompts.restore(without_thought(conversation.completion.text))
         columns = await asyncio.to_thread(match_columns, grid, self.plan, reply)
-        return replace(conversation, chunk_index=grid.chunk.index, source=grid.chunk.source), columns
+        return conversation.about(grid.chunk), columns
 
 
 WORKFLOW = Workflow(

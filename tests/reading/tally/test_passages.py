@@ -1,4 +1,4 @@
-"""What a small model overlooks in a chunk: passages that look like rows are asked about again."""
+"""Passages that look like rows are judged, and asked about again where a small model overlooked one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
 from memagent.reading.api import forecast
 from memagent.reading.read import Read
-from memagent.reading.tally.overlooked import MAX_PASSAGES
 from memagent.reading.tally.plan import Plan
 from memagent.reading.tally.values import figures_in
 from memagent.settings import ReadSettings
@@ -96,17 +95,51 @@ def test_what_looks_like_a_row_and_is_in_none_is_asked_about_again() -> None:
     assert "goose" not in prompt and "The passage states 1240.50 EUR and 3 May 2025." in prompt
 
 
-def test_a_row_with_all_fields_is_not_asked_about_again() -> None:
+def test_a_row_with_all_fields_is_judged_and_not_asked_about_again() -> None:
     reader = Reader([NORDHOLZ, BAKER], {}, {})
-    assert len(tally(reader)["rows"]) == 2 and not reader.judged
+    assert len(tally(reader)["rows"]) == 2 and len(reader.judged) == 2 and not reader.asked
+
+
+def test_a_row_whose_passage_states_something_else_is_refused() -> None:
+    table = tally(Reader([NORDHOLZ, BAKER], {"roof": "No"}, {}))
+    assert values(table) == [("Nordholz GmbH", 1240.5)]
+    assert [row["supplier"] for row in table["refused"]] == ["Baker & Sons"]
+
+
+def test_a_row_of_two_passages_is_asked_about_again_in_each() -> None:
+    text = (
+        "Nordholz GmbH got 1240.50 EUR on 3 May 2025.\nBaker & Sons offer a roof for 900 EUR, 5 May 2025.\n"
+    )
+    joined = {**BAKER, "amount": "1240.50 EUR"}
+    reader = Reader([joined], {"roof": "No"}, {"1240.50": [NORDHOLZ]})
+    assert values(tally(reader, text)) == [("Nordholz GmbH", 1240.5)]
+    reader = Reader([joined], {}, {"1240.50": [NORDHOLZ], "roof": [BAKER]})
+    assert values(tally(reader, text)) == [("Nordholz GmbH", 1240.5), ("Baker & Sons", 900)]
+
+
+def test_a_passage_may_have_two_rows_that_were_overlooked() -> None:
+    text = "Nordholz GmbH got 10 EUR on 3 May 2025, and 20 EUR on 4 May 2025."
+    rows = [{**NORDHOLZ, "amount": "10 EUR"}, {**NORDHOLZ, "amount": "20 EUR", "day": "4 May 2025"}]
+    table = tally(Reader([], {}, {"Nordholz": rows}), text)
+    assert values(table) == [("Nordholz GmbH", 10), ("Nordholz GmbH", 20)]
+
+
+def test_values_are_taken_from_one_line_where_it_has_them_all() -> None:
+    text = "On 3 May 2025 we paid 900 EUR to Nordholz.\nBaker & Sons got 900 EUR from us on 3 May 2025.\n"
+    [row] = tally(Reader([{**BAKER, "day": "3 May 2025"}], {}, {}), text)["rows"]
+    assert row["source"]["excerpt"] == "Baker & Sons got 900 EUR from us on 3 May 2025."
 
 
 def test_a_row_that_lacks_a_field_is_replaced_by_a_whole_one() -> None:
     reader = Reader([{**NORDHOLZ, "supplier": None}, BAKER], {}, {"1240.50": [NORDHOLZ]})
     table = tally(reader)
     assert values(table) == [("Nordholz GmbH", 1240.5), ("Baker & Sons", 900)]
-    reader = Reader([{**NORDHOLZ, "supplier": None}, BAKER], {}, {"1240.50": [{**NORDHOLZ, "day": None}]})
-    assert values(tally(reader))[0] == (None, 1240.5), "the first stays where the other says no more"
+
+
+def test_a_row_that_goes_beyond_its_passage_stays_if_the_passage_alone_says_less() -> None:
+    text = "Nordholz GmbH has sent us lamps.\n\nIt got 1240.50 EUR for them on 3 May 2025."
+    reader = Reader([NORDHOLZ], {}, {"1240.50": [{**NORDHOLZ, "supplier": None}]})
+    assert values(tally(reader, text)) == [("Nordholz GmbH", 1240.5)] and len(reader.asked) == 1
 
 
 def test_what_was_refused_is_not_told_if_a_row_has_its_values() -> None:
@@ -114,14 +147,6 @@ def test_what_was_refused_is_not_told_if_a_row_has_its_values() -> None:
     assert tally(Reader([forged, BAKER], {}, {"1240.50": [NORDHOLZ]}))["refused"] == []
     [refused] = tally(Reader([forged, BAKER], {}, {"1240.50": [forged]}))["refused"]
     assert refused["supplier"] == "Sherlock Holmes", "told once"
-
-
-def test_where_many_passages_look_like_rows_neighbours_are_asked_about_together() -> None:
-    text = "\n\n".join(f"On {day} May 2025 Baker & Sons got {day}00 EUR." for day in range(1, 11))
-    reader = Reader([], {}, {"": [{**BAKER, "amount": "1000 EUR", "day": "10 May 2025"}]})
-    assert values(tally(reader, text)) == [("Baker & Sons", 1000)]
-    assert len(reader.judged) == MAX_PASSAGES
-    assert all(sum(f"got {day}00 EUR" in prompt for prompt in reader.asked) == 1 for day in range(1, 11))
 
 
 def test_a_plan_of_words_alone_has_no_passages_that_look_like_rows() -> None:
