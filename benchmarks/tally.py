@@ -60,6 +60,7 @@ from memagent.types import Completion, Engine, Message, Sampling, Usage
 
 ONE_LOOK = "tally_plan, one look"
 CONTESTANTS = ("tally", "tally_plan", ONE_LOOK, "full", "rag", "notes", "map_reduce", "langextract")
+KEY = ("corpus", "tokens", "seed", "near_misses", "contestant", "model", "question")
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
@@ -106,6 +107,11 @@ class Asked:
     seed: int = 0
     near_misses: int = 0
 
+    def key(self, contestant: str, model: str) -> dict[str, Any]:
+        """What tells the row of a contestant from all others."""
+        own = self.corpus.key, self.tokens, self.seed, self.near_misses
+        return dict(zip(KEY, (*own, contestant, model, self.question.text), strict=True))
+
 
 async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str, Any]) -> dict[str, Any]:
     """A row: what a contestant answers, whether that is right, and what it took."""
@@ -136,12 +142,9 @@ def judge(
 ) -> dict[str, Any]:
     """What a row says of an answer: whether it is right, and how many cells of its table are."""
     expected = asked.question.expected
-    row = {
-        "corpus": asked.corpus.key, "tokens": asked.tokens, "seed": asked.seed,
-        "near_misses": asked.near_misses, "contestant": contestant, "model": model,
-        "question": asked.question.text, "answer": answer, "error": error,
-        "expected": expected, "exact": not error and is_exact(answer, expected),
-    }  # fmt: skip
+    exact = not error and is_exact(answer, expected)
+    row = asked.key(contestant, model)
+    row |= {"answer": answer, "error": error, "expected": expected, "exact": exact}
     if table:
         row |= {"sql": table["plan"]["sql"], "coverage": table["coverage"]}
         row |= {"cells": cells(table, asked.records)}
@@ -285,13 +288,13 @@ def texts(options: argparse.Namespace) -> Iterator[list[Asked]]:
 
 async def run(options: argparse.Namespace) -> None:
     """Ask what has not been asked, and write each row as it comes."""
-    done = {_key(row) for row in load_rows(options.out, missing_ok=True)}
+    done = {tuple(row[part] for part in KEY) for row in load_rows(options.out, missing_ok=True)}
     values = {name: value for name in ("chunk_tokens", "max_calls") if (value := getattr(options, name))}
     for asked in texts(options):
         async with _open(options, asked) as (engine, others):
             for contestant in options.contestant or CONTESTANTS:
                 model = engine.model.name
-                missing = [one for one in asked if _key_of(one, contestant, model) not in done]
+                missing = [one for one in asked if (*one.key(contestant, model).values(),) not in done]
                 if contestant == "langextract":
                     if missing and others and asked[0].records:
                         _write(options.out, answer_by_langextract(missing, model, others))
@@ -307,28 +310,10 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
         print(f"{verdict}  {row['contestant']}  {row['question']}", file=sys.stderr)
 
 
-def _key_of(asked: Asked, contestant: str, model: str) -> tuple[Any, ...]:
-    return (
-        asked.corpus.key, asked.tokens, asked.seed, asked.near_misses, contestant, model, asked.question.text
-    )  # fmt: skip
-
-
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return *_group(row), row["question"]
-
-
-def _group(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    names = "corpus", "tokens", "seed", "near_misses", "contestant", "model"
-    return tuple(row.get(name, 0) for name in names)
-
-
 def report(file: Path) -> None:
     """Print a table of what the rows come to."""
-    groups = group_by(load_rows(file), _group)
-    names = (
-        "text, tokens, seed, near misses, way, model, exact, 95%, precision, recall, calls, tokens in, out, "
-        "seconds"
-    )
+    groups = group_by(load_rows(file), lambda row: tuple(row[part] for part in KEY[:-1]))
+    told = "exact", "95%", "precision", "recall", "calls", "tokens in", "tokens out", "seconds"
     lines = []
     for key, rows in sorted(groups.items()):
         exact, count = sum(item["exact"] for item in rows), len(rows)
@@ -338,9 +323,9 @@ def report(file: Path) -> None:
         shares = [f"{sums[0] / item:.1%}" if item else "" for item in sums[1:]]
         means = [round(sum(item[name] for item in rows) / count) for name in
                  ("calls", "prompt_tokens", "completion_tokens", "seconds")]  # fmt: skip
-        told = f"{exact}/{count}", f"{low:.0%} to {high:.0%}"
-        lines.append([*key, *told, *shares, *(f"{mean:,}" for mean in means)])
-    print(table(names.split(", "), lines))
+        score = f"{exact}/{count}", f"{low:.0%} to {high:.0%}"
+        lines.append([*key, *score, *shares, *(f"{mean:,}" for mean in means)])
+    print(table([*KEY[:-1], *told], lines))
 
 
 def main() -> None:

@@ -202,7 +202,7 @@ class Rows:
             messages = self.reading.prompts.fill("is_row", text=passage.chunk.shown, row=self.plan.row)
             verdict = await self.reading.ask_verdict(messages, "")
             conversations.append(verdict.about(passage.chunk))
-            if verdict.completion.text.strip().casefold().startswith(NO.casefold()):
+            if _is_no(verdict):
                 refused += passage.rows
             elif passage.figures:
                 update, other = await self._ask_rows(passage.chunk, passage.figures)
@@ -253,6 +253,13 @@ class Rows:
         reply = prompts.restore(without_thought(conversation.completion.text))
         columns = await asyncio.to_thread(match_columns, grid, self.plan, reply)
         return conversation.about(grid.chunk), columns
+
+
+def _is_no(verdict: Conversation) -> bool:
+    """Whether No is likelier than Yes; the word decides where no probabilities are told."""
+    if verdict.verdict is not None:
+        return verdict.verdict < 0
+    return verdict.completion.text.strip().casefold().startswith(NO.casefold())
 
 
 WORKFLOW = Workflow(
