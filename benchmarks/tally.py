@@ -3,6 +3,7 @@
 Each row of --out is one question; run the same command again and it continues. With --simulate the model is a
 perfect one, so that what is measured is everything but the model. Replies are kept beside --out, by prompt,
 and none is paid for twice: with `tally_plan`, whose fields a person has given, all questions share one pass.
+With `tally, rows given` it is only the plan that the model makes.
 
 OOLONG's data (MIT, `abertsch72/oolong`, `validated_data/*.jsonl`) is not ours to ship: --oolong names a file.
 """
@@ -59,7 +60,18 @@ from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Engine, Message, Sampling, Usage
 
 ONE_LOOK = "tally_plan, one look"
-CONTESTANTS = ("tally", "tally_plan", ONE_LOOK, "full", "rag", "notes", "map_reduce", "langextract")
+PLANS_ALONE = "tally, rows given"
+CONTESTANTS = (
+    "tally",
+    PLANS_ALONE,
+    "tally_plan",
+    ONE_LOOK,
+    "full",
+    "rag",
+    "notes",
+    "map_reduce",
+    "langextract",
+)
 KEY = ("corpus", "tokens", "seed", "near_misses", "contestant", "model", "question")
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
@@ -95,6 +107,19 @@ class Recorded(Wrapper):
         )
 
 
+class PlansAlone(Wrapper):
+    """Has a model make the plan; `others` replies to the prompts for rows."""
+
+    def __init__(self, engine: Engine, others: PerfectReplies) -> None:
+        super().__init__(engine)
+        self._others = others
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        if "SQL" in messages[-1].content:
+            return await super().complete(messages, sampling)
+        return Completion(self._others(messages))
+
+
 @dataclass(frozen=True)
 class Asked:
     """A question about a text, and the records that the text states."""
@@ -119,6 +144,8 @@ async def answer(asked: Asked, contestant: str, engine: Engine, values: dict[str
     own: dict[str, Any] = {"plan": plan} if contestant in ("tally_plan", ONE_LOOK) else {}
     own |= {"second_look": False} if contestant == ONE_LOOK else {}
     workflow = "tally" if contestant.startswith("tally") else contestant
+    if contestant == PLANS_ALONE:
+        engine = PlansAlone(engine, PerfectReplies(asked.corpus, asked.records, [asked.question]))
     settings = ReadSettings(workflow=workflow, **own, **values)
     document = text_document(asked.text, is_example=True)
     read, begun, error = Read(asked.question.text, document, engine, settings), time.perf_counter(), ""

@@ -19,10 +19,13 @@ from statistics import mean
 from typing import Any
 
 from measure import STORY, load_rows
+from rapidfuzz.fuzz import token_set_ratio
 
 from memagent.evaluation.statistics import group_by
 
 TOKENS_PER_CHARACTER = 0.25
+_FIELD = re.compile(r"^(\w+) \((text|number|money|date)\)(?:: (.*))?$", re.MULTILINE)
+"""A field of the table, as a prompt for rows describes it."""
 ABSENT = "Quillfeather Brothers"
 
 
@@ -314,7 +317,7 @@ def plan_of(corpus: Corpus, question: Question) -> dict[str, Any]:
 
 
 class PerfectReplies:
-    """What a model replies that overlooks nothing and invents nothing."""
+    """What a model replies that plans as it is asked to, overlooks nothing and invents nothing."""
 
     def __init__(self, corpus: Corpus, records: Sequence[Record], asked: Sequence[Question]) -> None:
         self._corpus, self._questions = corpus, asked
@@ -333,6 +336,20 @@ class PerfectReplies:
             return json.dumps(plan_of(self._corpus, best))
         if prompt.rstrip().endswith("Yes or No."):
             return "Yes" if any(record.text in prompt for record in chain(*self._records.values())) else "No"
+        columns = {
+            name: self._column(kind, f"{name} {meaning}") for name, kind, meaning in _FIELD.findall(prompt)
+        }
         days = [day for day in self._days if day in prompt]
-        rows = [record.stated for day in days for record in self._records[day] if record.text in prompt]
+        records = [record for day in days for record in self._records[day] if record.text in prompt]
+        rows = [{name: record.stated[column] for name, column in columns.items()} for record in records]
         return json.dumps(rows)
+
+    def _column(self, kind: str, words: str) -> str:
+        """What a field means that a model has named in its own words."""
+        name, value, day, other = self._corpus.fields
+        if kind != "text":
+            return str((day if kind == "date" else value)["name"])
+        columns = name, other, value, day
+        return str(
+            max(columns, key=lambda item: token_set_ratio(f"{item['name']} {item['meaning']}", words))["name"]
+        )
