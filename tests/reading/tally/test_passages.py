@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from memagent.documents.opening import text_document
 from memagent.engines import ScriptedEngine
+from memagent.engines.wrappers import Wrapper
 from memagent.reading.api import forecast
 from memagent.reading.read import Read
 from memagent.reading.tally.plan import Plan
 from memagent.reading.tally.values import figures_in
 from memagent.settings import ReadSettings
-from memagent.types import Message
+from memagent.types import Completion, Engine, Message, Sampling
 
 PLAN = Plan.model_validate(
     {
@@ -68,10 +71,23 @@ class Reader:
         return json.dumps(self._chunk)
 
 
-def tally(reader: Reader, text: str = TEXT, plan: Plan = PLAN, **values: Any) -> Mapping[str, Any]:
+class Likely(Wrapper):
+    """An engine that tells how likely a Yes is."""
+
+    def __init__(self, engine: Engine, yes: float) -> None:
+        super().__init__(engine)
+        self._alternatives = {"Yes": math.log(yes), "No": math.log(1 - yes)}
+
+    async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
+        completion = await super().complete(messages, sampling)
+        return replace(completion, alternatives=self._alternatives) if sampling.verdict else completion
+
+
+def tally(reader: Reader | Engine, text: str = TEXT, plan: Plan = PLAN, **values: Any) -> Mapping[str, Any]:
     """The table of a read in one chunk."""
     settings = ReadSettings(workflow="tally", plan=plan.to_toml(), chunk_tokens=1000, **values)
-    read = Read("How much was paid?", text_document(text), ScriptedEngine(reader), settings)
+    engine = ScriptedEngine(reader) if isinstance(reader, Reader) else reader
+    read = Read("How much was paid?", text_document(text), engine, settings)
 
     async def run() -> Mapping[str, Any]:
         async for _ in read:
@@ -90,7 +106,7 @@ def test_what_looks_like_a_row_and_is_in_none_is_asked_about_again() -> None:
     reader = Reader([], {"roof": "No"}, {"1240.50": [NORDHOLZ], "roof": [BAKER]})
     table = tally(reader)
     assert values(table) == [("Nordholz GmbH", 1240.5)]
-    assert len(reader.judged) == 2, "neither the goose nor the rain has an amount and a date"
+    assert not any(word in prompt for word in ("goose", "rained") for prompt in reader.judged)
     [prompt] = reader.asked
     assert "goose" not in prompt and "The passage states 1240.50 EUR and 3 May 2025." in prompt
 
@@ -104,6 +120,12 @@ def test_a_row_whose_passage_states_something_else_is_refused() -> None:
     table = tally(Reader([NORDHOLZ, BAKER], {"roof": "No"}, {}))
     assert values(table) == [("Nordholz GmbH", 1240.5)]
     assert [row["supplier"] for row in table["refused"]] == ["Baker & Sons"]
+
+
+def test_yes_has_to_be_twice_as_likely_as_no_where_probabilities_are_told() -> None:
+    for yes, count in ((0.6, 0), (0.7, 1)):
+        engine = Likely(ScriptedEngine(Reader([NORDHOLZ], {}, {})), yes)
+        assert len(tally(engine)["rows"]) == count
 
 
 def test_a_row_of_two_passages_is_asked_about_again_in_each() -> None:

@@ -16,7 +16,7 @@ from pydantic import field_validator
 
 from memagent.errors import MemAgentError, SettingsError
 from memagent.reading.tally.counting import Table, count
-from memagent.reading.tally.prompts import EXAMPLE_SQL
+from memagent.reading.tally.prompts import EXAMPLE_ROW
 from memagent.strict import StrictModel
 
 Kind = Literal["text", "number", "money", "date", "yes/no"]
@@ -72,6 +72,11 @@ class Plan(StrictModel):
         return fields
 
     @property
+    def meanings(self) -> list[str]:
+        """What the fields mean, in words."""
+        return [field.meaning or field.name for field in self.fields]
+
+    @property
     def described(self) -> str:
         """The plan as the model sees it when it looks for rows."""
         lines = [
@@ -92,6 +97,19 @@ class Plan(StrictModel):
         """The plan itself, if its SELECT works on a table without rows. Blocks. Raises `SettingsError`."""
         count(self.sql, Table(self.columns, ()))
         return self
+
+    def pruned(self) -> Plan:
+        """The plan without fields that name the row itself or its id, unless the SELECT reads them: texts
+        seldom state any. Blocks. Raises as `check` does.
+        """
+        read = count(self.sql, Table(self.columns, ())).read
+        words = self.row.casefold().split()
+        fields = tuple(
+            field
+            for field in self.fields
+            if field.name in read or not (field.name in ("id", *words) or field.name.endswith("_id"))
+        )
+        return self.model_copy(update={"fields": fields or self.fields})
 
     @property
     def columns(self) -> dict[str, str]:
@@ -122,14 +140,14 @@ def parse_plan(reply: str) -> Plan:
     if values is None:
         raise SettingsError("there is no JSON object in it")
     fields = values.get("fields")
-    if values.get("sql") == EXAMPLE_SQL:
+    if values.get("row") == EXAMPLE_ROW:
         raise SettingsError("it is the plan of the example, not of this question")
     plan: dict[str, Any] = {
         "row": values.get("row"),
         "sql": str(values.get("sql") or "").strip().rstrip(";"),
         "fields": [_tidy(field) for field in fields] if isinstance(fields, list) else (),
     }
-    return Plan(**plan).check()
+    return Plan(**plan).pruned()
 
 
 def _tidy(field: Any) -> Any:

@@ -2,32 +2,64 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from memagent.prompts import NO_UPDATE, Prompts, sections
 
-EXAMPLE_SQL = "SELECT boat, SUM(kilograms) FROM rows WHERE fish = 'cod' AND day LIKE '2024-05%' GROUP BY boat"
+EXAMPLE_ROW = "one landing of fish by a boat"
 """What small models may copy from the prompt for a plan."""
 
-_EXAMPLE = f"""\
-<question-{{mark}}>
-How many kilograms of cod did each boat land in May 2024?
-</question-{{mark}}>
-{{{{"row": "one landing of fish by a boat", "fields": [{{{{"name": "boat", "type": "text", "meaning": "the \
-name of the boat"}}}}, {{{{"name": "fish", "type": "text", "meaning": "the kind of fish"}}}}, {{{{"name": \
-"kilograms", "type": "number", "meaning": "the weight landed"}}}}, {{{{"name": "day", "type": "date", \
-"meaning": "when it was landed"}}}}], "sql": "{EXAMPLE_SQL}"}}}}
-"""
+_EXAMPLES = (
+    (
+        "How many kilograms of cod did each boat land in May 2024?",
+        EXAMPLE_ROW,
+        ("boat: text: the name of the boat", "fish: text: the kind of fish",
+         "kilograms: number: the weight landed", "day: date: when it was landed"),
+        "SELECT boat, SUM(kilograms) FROM rows WHERE fish = 'cod' AND day LIKE '2024-05%' GROUP BY boat",
+    ),
+    (
+        "How many lessons were given from June to August 2024?",
+        "one lesson",
+        ("teacher: text: who gave it", "day: date: when it was given"),
+        "SELECT COUNT(*) FROM rows WHERE day BETWEEN '2024-06-01' AND '2024-08-31'",
+    ),
+    (
+        "List the guests who stayed more than 3 nights.",
+        "one stay of a guest",
+        ("guest: text: who stayed", "nights: number: how many nights the guest stayed",
+         "day: date: when the guest came"),
+        "SELECT DISTINCT guest FROM rows WHERE nights > 3",
+    ),
+    (
+        "Which kind of ticket brought in the most?",
+        "one ticket that was sold",
+        ("kind: text: the kind of ticket", "price: money: what it cost"),
+        "SELECT kind FROM rows GROUP BY kind ORDER BY SUM(price) DESC LIMIT 1",
+    ),
+)  # fmt: skip
+"""Questions about other texts, each with what one row is, its fields, and the SELECT."""
+
+
+def _show_example(question: str, row: str, fields: Sequence[str], sql: str) -> str:
+    """An example as it stands in a template."""
+    names = "name", "type", "meaning"
+    plan = {
+        "row": row,
+        "fields": [dict(zip(names, field.split(": "), strict=True)) for field in fields],
+        "sql": sql,
+    }
+    return f"Question: {question}\n{json.dumps(plan)}\n\n".replace("{", "{{").replace("}", "}}")
+
 
 _PLAN = f"""\
-A question is answered from a long text: the text is read piece by piece for the rows of one table, named \
-rows, and then SQL counts. You plan the table and the SQL, as one JSON object. An example, of another text:
+A question about a long text is answered by counting: the text is read piece by piece for the rows of one \
+table, named rows, and then SQL counts. You plan the table and the SQL, as one JSON object. Types are text, \
+number, money, date and yes/no. In SQL (SQLite) money is a number, a date is text such as 2024-05-31, yes/no \
+is 1 or 0. Examples, about other texts:
 
-{_EXAMPLE}
-Types are text, number, money, date and yes/no. In SQL (SQLite) money is a number, a date is text such as \
-2024-05-31, yes/no is 1 or 0. Take only fields that the question needs.
-
-Now this text, of which you see the beginning:
-
-{sections(text="text", question="question")}
+{"".join(_show_example(*example) for example in _EXAMPLES)}\
+{sections(question="question")}
 The JSON object:
 """
 
@@ -49,9 +81,9 @@ Copy each value from the text exactly as it is written there; null for a field t
 If the text states no such row, the list is empty: [].
 """
 
-_IS_ROW = f"""\
+_STATES_ROW = f"""\
 {sections(passage="text")}
-Does the passage state {{row}}? Answer with one word, Yes or No.
+Does the passage state {{row}}, with {{fields}}? Answer with one word, Yes or No.
 """
 
 _AGAIN = f"""\
@@ -78,7 +110,7 @@ PROMPTS = Prompts(
         "plan": _PLAN,
         "repair": _REPAIR,
         "rows": _ROWS,
-        "is_row": _IS_ROW,
+        "states_row": _STATES_ROW,
         "again": _AGAIN,
         "columns": _COLUMNS,
     },

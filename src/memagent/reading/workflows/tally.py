@@ -1,10 +1,10 @@
 """Tally: answers that add up. A model proposes rows, code checks them, and SQL counts.
 
-From the question and the beginning of the text the model plans one table and one SELECT over it. Each chunk
-is then read by itself for rows; one is kept only if a passage of the chunk has all of its values. Passages
-that look like rows are judged by themselves: what is none is refused, and a row that was overlooked is asked
-for again. Tables are read by code. No number of the answer comes from the model, so it is as right as the
-rows are, and says how many were read.
+From the question alone the model plans one table and one SELECT over it. Each chunk is then read by itself
+for rows; one is kept only if a passage of the chunk has all of its values. Passages that look like rows are
+judged by themselves: what is none is refused, and a row that was overlooked is asked for again. Tables are
+read by code. No number of the answer comes from the model, so it is as right as the rows are, and says how
+many were read.
 
 That extraction followed by SQL answers what models alone cannot count is from SLIDERS (arXiv 2604.22294) and
 RAH (arXiv 2606.13643).
@@ -13,6 +13,7 @@ RAH (arXiv 2606.13643).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -33,14 +34,16 @@ from memagent.reading.tally.rows import ReplyRows, Row, correct, find_rows, merg
 from memagent.reading.tally.tables import TablePiece, divide, match_columns, rows_of
 from memagent.reading.tally.values import check_installed
 from memagent.reading.verdicts import NO
-from memagent.reading.workflow import Workflow, chain, take_each
+from memagent.reading.workflow import Workflow, take_each
 from memagent.settings import Options
 from memagent.types import Chunk, Completion, Conversation
 
 CHUNK_TOKENS = 400
 """The usual size of a chunk: small models overlook rows in longer ones."""
 
-_SHOWN_TOKENS = 1000  # of the beginning of the text, for the plan
+MIN_LOG_ODDS = math.log(2)
+"""Of Yes to a passage that states a row: small models say it a little too readily of what has its values."""
+
 _LEAST_TOKENS = 100  # of a chunk that is read again in halves
 _TRIES = 2  # for a plan
 
@@ -69,17 +72,16 @@ async def tally(reading: Reading, chunks: Chunks, _memory: str = "") -> Conversa
     """
     await asyncio.to_thread(check_installed)
     options = reading.settings.of(Tallying)
-    beginning = await _take_beginning(reading, chunks)
     if options.plan:
         plan = await asyncio.to_thread(read_plan, options.plan)
     else:
         plan = _FORECAST
-        async for conversation, proposed in _propose(reading, beginning):
+        async for conversation, proposed in _propose(reading):
             plan = proposed or plan
             yield conversation
     rows = Rows(reading, plan, options.second_look)
     async with (
-        aclosing(rows.pieces(chain(beginning, chunks))) as pieces,
+        aclosing(rows.pieces(chunks)) as pieces,
         aclosing(take_each(reading, rows.read, pieces)) as batches,
     ):
         async for conversations in batches:
@@ -89,23 +91,13 @@ async def tally(reading: Reading, chunks: Chunks, _memory: str = "") -> Conversa
         yield await rows.answer(options.exact_names)
 
 
-async def _take_beginning(reading: Reading, chunks: Chunks) -> list[Chunk]:
-    """The chunks that a plan is made from."""
-    most = min(_SHOWN_TOKENS, reading.window_tokens // 4)
-    beginning, tokens = list[Chunk](), 0
-    while tokens < most and (chunk := await anext(chunks, None)):
-        beginning.append(chunk)
-        tokens += chunk.tokens
-    return beginning
+async def _propose(reading: Reading) -> AsyncGenerator[tuple[Conversation, Plan | None], None]:
+    """The conversations that make a plan; the second has what was wrong with the first.
 
-
-async def _propose(
-    reading: Reading, beginning: Sequence[Chunk]
-) -> AsyncGenerator[tuple[Conversation, Plan | None], None]:
-    """The conversations that make a plan; the second has what was wrong with the first."""
+    They do not see the text: it distracts small models, and no document can change what is counted.
+    """
     prompts, tokens = reading.prompts, reading.budgets.memory_tokens
-    text = "".join(chunk.shown for chunk in beginning)
-    messages = prompts.fill("plan", question=reading.problem, text=text)
+    messages = prompts.fill("plan", question=reading.problem)
     for _ in range(_TRIES):
         conversation = await reading.aside(messages, "", tokens, PLAN_SCHEMA)
         reply = prompts.restore(without_thought(conversation.completion.text))
@@ -199,7 +191,12 @@ class Rows:
         count = self.reading.model.count_tokens
         conversations, others, refused = list[Conversation](), list[ReplyRows](), list[Row]()
         for passage in await asyncio.to_thread(passages_of, self.plan, chunk, reply.rows, count):
-            messages = self.reading.prompts.fill("is_row", text=passage.chunk.shown, row=self.plan.row)
+            messages = self.reading.prompts.fill(
+                "states_row",
+                text=passage.chunk.shown,
+                row=self.plan.row,
+                fields=", ".join(self.plan.meanings),
+            )
             verdict = await self.reading.ask_verdict(messages, "")
             conversations.append(verdict.about(passage.chunk))
             if _is_no(verdict):
@@ -256,9 +253,9 @@ class Rows:
 
 
 def _is_no(verdict: Conversation) -> bool:
-    """Whether No is likelier than Yes; the word decides where no probabilities are told."""
+    """Whether a passage states no row; the word decides where no probabilities are told."""
     if verdict.verdict is not None:
-        return verdict.verdict < 0
+        return verdict.verdict < MIN_LOG_ODDS
     return verdict.completion.text.strip().casefold().startswith(NO.casefold())
 
 
