@@ -19,7 +19,7 @@ from memagent.engines.wrappers import Wrapper
 from memagent.errors import EngineError, SettingsError
 from memagent.reading.api import forecast
 from memagent.reading.read import Read
-from memagent.reading.tally.plan import Plan, read_plan
+from memagent.reading.tally.plan import Plan, parse_plan, read_plan
 from memagent.settings import ReadSettings
 from memagent.types import Completion, Conversation, Message, Sampling
 
@@ -170,6 +170,26 @@ def test_a_plan_that_cannot_be_used_is_mended_once_then_shown() -> None:
     wrong = {**PLAN, "sql": "SELECT price FROM rows"}
     with pytest.raises(SettingsError, match=r"no such column: price.*It wrote:\n\{"):
         tally(lambda _: json.dumps(wrong))
+
+
+def test_a_document_has_no_say_in_the_plan() -> None:
+    read, _ = tally(replies())
+    [plan] = [prompt for (prompt,) in read.engine.prompts if "SQL" in prompt.content]
+    assert QUESTION in plan.content and "Nordholz" not in plan.content
+
+
+def test_a_field_for_the_row_itself_or_its_id_is_left_out_unless_it_is_asked_for() -> None:
+    fields = [{"name": name} for name in ("invoice", "invoice_id", "supplier")]
+
+    def names(sql: str, row: str = "one invoice") -> list[str]:
+        plan = parse_plan(json.dumps({"row": row, "fields": fields, "sql": sql}))
+        return [field.name for field in plan.fields]
+
+    assert names("SELECT COUNT(*) FROM rows") == ["supplier"]
+    assert names("SELECT COUNT(DISTINCT invoice_id) FROM rows") == ["invoice_id", "supplier"]
+    assert names("SELECT COUNT(*) FROM rows", "one sale") == ["invoice", "supplier"]
+    del fields[2:]
+    assert names("SELECT COUNT(*) FROM rows") == ["invoice", "invoice_id"], "a table needs a field"
 
 
 def test_a_plan_of_ones_own_is_not_asked_for() -> None:
