@@ -187,7 +187,7 @@ def test_a_field_for_the_row_itself_or_its_id_is_left_out_unless_it_is_asked_for
 
     assert names("SELECT COUNT(*) FROM rows") == ["supplier"]
     assert names("SELECT COUNT(DISTINCT invoice_id) FROM rows") == ["invoice_id", "supplier"]
-    assert names("SELECT COUNT(*) FROM rows", "one sale") == ["invoice", "supplier"]
+    assert names("SELECT COUNT(*) FROM rows", "one payment of an invoice") == ["invoice", "supplier"]
     del fields[2:]
     assert names("SELECT COUNT(*) FROM rows") == ["invoice", "invoice_id"], "a table needs a field"
 

@@ -29,6 +29,7 @@ MAX_FIELDS = 12
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CURRENCY = "_currency"
 """The end of the name of the column that has the currency of money."""
+_ARTICLE = re.compile(r"(?:one|an?|each|every)\s+")
 _COLUMN = {"text": "TEXT", "number": "REAL", "money": "REAL", "date": "TEXT", "yes/no": "INTEGER"}
 _NOTE = {
     "number": "a number",
@@ -103,11 +104,11 @@ class Plan(StrictModel):
         seldom state any. Blocks. Raises as `check` does.
         """
         read = count(self.sql, Table(self.columns, ())).read
-        words = self.row.casefold().split()
+        own = _ARTICLE.sub("", self.row.casefold()).partition(" ")[0]
         fields = tuple(
             field
             for field in self.fields
-            if field.name in read or not (field.name in ("id", *words) or field.name.endswith("_id"))
+            if field.name in read or not (field.name in ("id", own) or field.name.endswith("_id"))
         )
         return self.model_copy(update={"fields": fields or self.fields})
 
