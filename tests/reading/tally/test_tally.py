@@ -172,6 +172,11 @@ def test_a_plan_that_cannot_be_used_is_mended_once_then_shown() -> None:
         tally(lambda _: json.dumps(wrong))
 
 
+def test_equal_lines_of_an_answer_are_told_once_with_their_number() -> None:
+    read, _ = tally(replies(plan={**PLAN, "sql": "SELECT supplier FROM rows"}))
+    assert read.answer.startswith("Nordholz GmbH (2 times)\nBaker & Sons\n\n")
+
+
 def test_a_document_has_no_say_in_the_plan() -> None:
     read, _ = tally(replies())
     [plan] = [prompt for (prompt,) in read.engine.prompts if "SQL" in prompt.content]

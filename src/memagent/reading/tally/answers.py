@@ -5,8 +5,10 @@ Amounts of different currencies are never added: a SELECT that looks at money co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 from memagent.reading.tally.counting import QueryResult, Table, Value, count
@@ -151,13 +153,15 @@ def _words(results: Mapping[str, QueryResult]) -> str:
 
 
 def _lines(result: QueryResult) -> Iterable[str]:
-    width = len(result.columns)
+    """A line for each row of a result; equal ones once, with how many there are."""
+    width, counts = len(result.columns), Counter(result.rows)
     if width > 2:
         yield " | ".join(result.columns)
-    for row in result.rows[:MAX_LINES]:
-        yield (": " if width == 2 else " | ").join(map(_shown, row))
-    if len(result.rows) > MAX_LINES:
-        yield f"... and {len(result.rows) - MAX_LINES:,} more"
+    for row, number in islice(counts.items(), MAX_LINES):
+        times = f" ({number:,} times)" if number > 1 else ""
+        yield (": " if width == 2 else " | ").join(map(_shown, row)) + times
+    if len(counts) > MAX_LINES:
+        yield f"... and {len(counts) - MAX_LINES:,} more"
 
 
 def _shown(value: Value) -> str:
