@@ -197,6 +197,18 @@ def test_a_field_for_the_row_itself_or_its_id_is_left_out_unless_it_is_asked_for
     assert names("SELECT COUNT(*) FROM rows") == ["invoice", "invoice_id"], "a table needs a field"
 
 
+def test_a_day_that_only_the_select_names_becomes_a_field() -> None:
+    proposed = {
+        "row": "one sale",
+        "fields": [{"name": "item"}],
+        "sql": "SELECT item FROM rows WHERE day > '2025'",
+    }
+    assert [(field.name, field.type) for field in parse_plan(json.dumps(proposed)).fields] == [
+        ("item", "text"),
+        ("day", "date"),
+    ]
+
+
 def test_a_plan_of_ones_own_is_not_asked_for() -> None:
     plan = Plan(**PLAN).to_toml()
     assert read_plan(plan) == Plan(**PLAN)

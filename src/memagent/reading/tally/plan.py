@@ -30,6 +30,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CURRENCY = "_currency"
 """The end of the name of the column that has the currency of money."""
 _ARTICLE = re.compile(r"(?:one|an?|each|every)\s+")
+_NO_DAY = re.compile(r"no such column: (day|date|\w+_date)\b", re.IGNORECASE)
 _COLUMN = {"text": "TEXT", "number": "REAL", "money": "REAL", "date": "TEXT", "yes/no": "INTEGER"}
 _NOTE = {
     "number": "a number",
@@ -148,7 +149,19 @@ def parse_plan(reply: str) -> Plan:
         "sql": str(values.get("sql") or "").strip().rstrip(";"),
         "fields": [_tidy(field) for field in fields] if isinstance(fields, list) else (),
     }
-    return Plan(**plan).pruned()
+    return _with_day(Plan(**plan)).pruned()
+
+
+def _with_day(plan: Plan) -> Plan:
+    """A plan whose SELECT asks for a day that its fields lack, as small models' do, with that field."""
+    try:
+        return plan.check()
+    except SettingsError as error:
+        missing = _NO_DAY.search(str(error))
+        if not missing:
+            raise
+        day = Field(name=missing[1].lower(), type="date", meaning="when it was")
+        return Plan(row=plan.row, fields=(*plan.fields, day), sql=plan.sql)
 
 
 def _tidy(field: Any) -> Any:
