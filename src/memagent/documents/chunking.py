@@ -170,6 +170,16 @@ def cut_at(chunk: Chunk, middle: int, count_tokens: TokenCounter) -> tuple[Chunk
     )
 
 
+def cut_out(
+    chunk: Chunk, start: int, end: int, count_tokens: TokenCounter
+) -> tuple[Chunk | None, Chunk, Chunk | None]:
+    """A span of a chunk's text as a chunk of its own, and what stands before and after it, if anything."""
+    before, rest = cut_at(chunk, start, count_tokens) if start else (None, chunk)
+    length = end - start
+    middle, after = cut_at(rest, length, count_tokens) if length < len(rest.text) else (rest, None)
+    return before, middle, after
+
+
 def _count(index: int, text: str, parts: tuple[Part, ...], count_tokens: TokenCounter) -> Chunk:
     chunk = Chunk(index, text, parts[0].start, parts[-1].end, 0, parts)
     return replace(chunk, tokens=count_tokens(chunk.shown))

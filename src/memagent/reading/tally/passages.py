@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from memagent.documents.chunking import cut_at
+from memagent.documents.chunking import cut_out
 from memagent.reading.sources import Span
 from memagent.reading.tally.borders import borders_of
 from memagent.reading.tally.plan import MEASURED, Plan
@@ -40,7 +40,7 @@ def passages_of(plan: Plan, chunk: Chunk, rows: Sequence[Row], count_tokens: Tok
     for start, end in _pieces(chunk) if kinds else ():
         figures = [figures_in(kind, chunk.text[start - chunk.start : end - chunk.start]) for kind in kinds]
         if all(figures):
-            piece = _cut(chunk, start, end, count_tokens)
+            _, piece, _ = cut_out(chunk, start - chunk.start, end - chunk.start, count_tokens)
             own = tuple(row for row in rows if meet(row.span, (start, end)))
             whole = [
                 (row.span[0] - start, row.span[1] - start)
@@ -64,9 +64,3 @@ def _free(text: str, figures: Sequence[Sequence[Span]], whole: Sequence[Span]) -
         return ()
     ordered = sorted({span for spans in figures for span in spans})
     return dict.fromkeys(text[start:end] for start, end in ordered)
-
-
-def _cut(chunk: Chunk, start: int, end: int, count_tokens: TokenCounter) -> Chunk:
-    if end < chunk.end:
-        chunk, _ = cut_at(chunk, end - chunk.start, count_tokens)
-    return cut_at(chunk, start - chunk.start, count_tokens)[1] if start > chunk.start else chunk

@@ -149,19 +149,19 @@ def parse_plan(reply: str) -> Plan:
         "sql": str(values.get("sql") or "").strip().rstrip(";"),
         "fields": [_tidy(field) for field in fields] if isinstance(fields, list) else (),
     }
-    return _with_day(Plan(**plan)).pruned()
+    return _complete(Plan(**plan))
 
 
-def _with_day(plan: Plan) -> Plan:
-    """A plan whose SELECT asks for a day that its fields lack, as small models' do, with that field."""
+def _complete(plan: Plan) -> Plan:
+    """The plan pruned; with a field for a day that, as small models' do, only its SELECT names."""
     try:
-        return plan.check()
+        return plan.pruned()
     except SettingsError as error:
         missing = _NO_DAY.search(str(error))
         if not missing:
             raise
         day = Field(name=missing[1].lower(), type="date", meaning="when it was")
-        return Plan(row=plan.row, fields=(*plan.fields, day), sql=plan.sql)
+        return Plan(row=plan.row, fields=(*plan.fields, day), sql=plan.sql).pruned()
 
 
 def _tidy(field: Any) -> Any:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
-from memagent.documents.chunking import cut_at
+from memagent.documents.chunking import cut_at, cut_out
 from memagent.documents.cutting import TABLE_HEAD, is_separated, row_cells
 from memagent.reading.sources import HEADING, source_at
 from memagent.reading.tally.plan import Plan, find_objects
@@ -142,9 +142,7 @@ def _first_table(
         above = head[0] if head else ("" if start else chunk.parts[0].columns)
         if not above:
             continue
-        before, rest = (None, chunk) if start == 0 else cut_at(chunk, start, count_tokens)
-        length = end - start
-        own, after = (rest, None) if length == len(rest.text) else cut_at(rest, length, count_tokens)
+        before, own, after = cut_out(chunk, start, end, count_tokens)
         columns = tuple(_cells(above.splitlines()[0]))
         return TablePiece(own, columns, tuple(_lines(own, len(head[0]) if head else 0))), before, after
     return None, chunk, None
