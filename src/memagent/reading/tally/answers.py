@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from memagent.reading.tally.counting import QueryResult, Table, Value, count
-from memagent.reading.tally.names import same_names
+from memagent.reading.tally.names import same_names, whole_names
 from memagent.reading.tally.plan import CURRENCY, MEASURED, Field, Plan
 from memagent.reading.tally.rows import Row
 from memagent.reading.tally.values import Meaning, date_order, parse
@@ -63,12 +63,12 @@ def answer(
     names = dict[str, dict[str, str]]()
     for field in plan.fields:
         if field.type == "text" and not exact_names:
-            column = meanings[field.name]
-            same = same_names(str(meaning.value) for meaning in column if meaning and meaning.value)
-            meanings[field.name] = [
-                meaning and Meaning(same.get(str(meaning.value), meaning.value)) for meaning in column
-            ]
-            names |= {field.name: same} if same else {}
+            texts = [meaning and str(meaning.value) for meaning in meanings[field.name]]
+            wholes = whole_names(texts, [row.source.excerpt for row in rows])
+            same = same_names(whole for whole in wholes if whole)
+            meanings[field.name] = [whole and Meaning(same.get(whole, whole)) for whole in wholes]
+            cut = {text: whole for text, whole in zip(texts, wholes, strict=True) if text != whole}
+            names |= {field.name: cut | same} if cut or same else {}
     cells = [
         _cells(plan, {name: column[number] for name, column in meanings.items()})
         for number in range(len(rows))

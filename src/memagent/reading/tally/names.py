@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from memagent.reading.tally.values import fold, load
+from memagent.reading.tally.values import find_all, fold, load, meet
 
 MIN_LIKENESS = 95.0
 """How alike two names are, in percent (Levenshtein ratio of `rapidfuzz`), that are taken for the same."""
@@ -33,6 +33,32 @@ def same_names(texts: Iterable[str]) -> dict[str, str]:
         else:
             heads.append(folded)
     return {text: texts[0] for texts in groups.values() for text in texts[1:]}
+
+
+def whole_names(texts: Sequence[str | None], quotes: Sequence[str]) -> list[str | None]:
+    """The names of a field's rows, those that are cut short as another row has them whole. Blocks.
+
+    "Saw" is "Saw 6" where that is a name of another row, and what this row's quote says instead.
+    """
+    names = {text for text in texts if text}
+    if len(names) > MAX_NAMES:
+        return list(texts)
+    longer = {name: [other for other in names - {name} if find_all("text", name, other)] for name in names}
+    return [
+        text and _whole(text, longer[text], quote) for text, quote in zip(texts, quotes, strict=True)
+    ]
+
+
+def _whole(name: str, longer: Iterable[str], quote: str) -> str:
+    """The only one of these longer names that stands wherever this one does; else this one."""
+    spans = find_all("text", name, quote)
+    wholes = [
+        other
+        for other in longer
+        if (others := find_all("text", other, quote))
+        and all(any(meet(span, whole) for whole in others) for span in spans)
+    ]
+    return wholes[0] if len(wholes) == 1 else name
 
 
 def _nearest(name: str, others: list[str]) -> str | None:
