@@ -8,7 +8,7 @@ import pytest
 
 from memagent.errors import SettingsError
 from memagent.reading.tally import values
-from memagent.reading.tally.names import same_names
+from memagent.reading.tally.names import same_names, whole_names
 from memagent.reading.tally.plan import Kind
 from memagent.reading.tally.values import Meaning, date_order, find_all, parse
 
@@ -123,6 +123,24 @@ def test_the_same_name_written_differently_is_one() -> None:
         "Miller GmbH",
     ]
     assert same_names(names) == {"MUELLER GMBH": "Müller GmbH", "Muller GmbH": "Müller GmbH"}
+
+
+def test_a_name_is_whole_where_another_row_has_it_whole_and_the_quote_says_so() -> None:
+    rows = [
+        *[("Saw 6", "Saw 6 stood still.")] * 4,
+        ("Saw", "On 3 March saw 6 was cleaned."),
+        ("6", "Saw 6 ran out of steel."),
+        ("Saw", "The saw was sold, and Saw 6 stayed."),  # one of them is another saw
+        ("Saw", "Saw 7 stood still."),  # nobody else has that name
+        *[("doors", "They sent doors.")] * 2,
+        ("doors", "They sent the doors of last week."),
+        ("the doors of last week", "They sent the doors of last week."),  # a phrase, as one row has it
+        (None, "Saw 6"),
+    ]
+    names, quotes = zip(*rows, strict=True)
+    assert whole_names(names, quotes)[4:] == [
+        "Saw 6", "Saw 6", "Saw", "Saw", "doors", "doors", "doors", "the doors of last week", None,
+    ]  # fmt: skip
 
 
 def test_what_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,17 +36,22 @@ def same_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 def whole_names(texts: Sequence[str | None], quotes: Sequence[str]) -> list[str | None]:
-    """The names of a field's rows, those that are cut short as another row has them whole. Blocks.
+    """The names of a field's rows, those that are cut short as other rows have them whole. Blocks.
 
-    "Saw" is "Saw 6" where that is a name of another row, and what this row's quote says instead.
+    "Saw" is "Saw 6" if as many rows or more have that name, and this row's quote says it instead.
     """
-    names = {text for text in texts if text}
-    if len(names) > MAX_NAMES:
+    counts = Counter(text for text in texts if text)
+    if len(counts) > MAX_NAMES:
         return list(texts)
-    longer = {name: [other for other in names - {name} if find_all("text", name, other)] for name in names}
-    return [
-        text and _whole(text, longer[text], quote) for text, quote in zip(texts, quotes, strict=True)
-    ]
+    longer = {
+        name: [
+            other
+            for other, number in counts.items()
+            if other != name and number >= counts[name] and find_all("text", name, other)
+        ]
+        for name in counts
+    }
+    return [text and _whole(text, longer[text], quote) for text, quote in zip(texts, quotes, strict=True)]
 
 
 def _whole(name: str, longer: Iterable[str], quote: str) -> str:
