@@ -63,11 +63,19 @@ def answer(
     names = dict[str, dict[str, str]]()
     for field in plan.fields:
         if field.type == "text" and not exact_names:
-            texts = [meaning and str(meaning.value) for meaning in meanings[field.name]]
+            column = meanings[field.name]
+            texts = [str(meaning.value) if meaning and meaning.value else None for meaning in column]
             wholes = whole_names(texts, [row.source.excerpt for row in rows])
             same = same_names(whole for whole in wholes if whole)
-            meanings[field.name] = [whole and Meaning(same.get(whole, whole)) for whole in wholes]
-            cut = {text: whole for text, whole in zip(texts, wholes, strict=True) if text != whole}
+            meanings[field.name] = [
+                Meaning(same.get(whole, whole)) if whole else meaning
+                for whole, meaning in zip(wholes, column, strict=True)
+            ]
+            cut = {
+                text: whole
+                for text, whole in zip(texts, wholes, strict=True)
+                if text and whole and text != whole
+            }
             names |= {field.name: cut | same} if cut or same else {}
     cells = [
         _cells(plan, {name: column[number] for name, column in meanings.items()})

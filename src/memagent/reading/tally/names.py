@@ -47,7 +47,7 @@ def whole_names(texts: Sequence[str | None], quotes: Sequence[str]) -> list[str 
         name: [
             other
             for other, number in counts.items()
-            if other != name and number >= counts[name] and find_all("text", name, other)
+            if len(other) > len(name) and number >= counts[name] and find_all("text", name, other)
         ]
         for name in counts
     }
