@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from memagent.reading.tally.counting import QueryResult, Table, Value, count
-from memagent.reading.tally.names import same_names, whole_names
+from memagent.reading.tally.names import settle_names
 from memagent.reading.tally.plan import CURRENCY, MEASURED, Field, Plan
 from memagent.reading.tally.rows import Row
 from memagent.reading.tally.values import Meaning, date_order, parse
@@ -65,18 +65,11 @@ def answer(
         if field.type == "text" and not exact_names:
             column = meanings[field.name]
             texts = [str(meaning.value) if meaning and meaning.value else None for meaning in column]
-            wholes = whole_names(texts, [row.source.excerpt for row in rows])
-            same = same_names(whole for whole in wholes if whole)
+            settled, taken = settle_names(texts, [row.source.excerpt for row in rows])
             meanings[field.name] = [
-                Meaning(same.get(whole, whole)) if whole else meaning
-                for whole, meaning in zip(wholes, column, strict=True)
+                Meaning(name) if name else meaning for name, meaning in zip(settled, column, strict=True)
             ]
-            cut = {
-                text: whole
-                for text, whole in zip(texts, wholes, strict=True)
-                if text and whole and text != whole
-            }
-            names |= {field.name: cut | same} if cut or same else {}
+            names |= {field.name: taken} if taken else {}
     cells = [
         _cells(plan, {name: column[number] for name, column in meanings.items()})
         for number in range(len(rows))

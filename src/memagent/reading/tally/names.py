@@ -17,6 +17,17 @@ MAX_NAMES = 2000
 _LONGEST = 80  # characters: what is longer is no name
 
 
+def settle_names(
+    texts: Sequence[str | None], quotes: Sequence[str]
+) -> tuple[list[str | None], dict[str, str]]:
+    """The name that each row of a field counts by, and every text that is taken for another name. Blocks."""
+    wholes = whole_names(texts, quotes)
+    same = same_names(whole for whole in wholes if whole)
+    names = [whole and same.get(whole, whole) for whole in wholes]
+    taken = {text: name for text, name in zip(texts, names, strict=True) if text and name and text != name}
+    return names, taken
+
+
 def same_names(texts: Iterable[str]) -> dict[str, str]:
     """For each text that is written differently, the way in which it is written most. Blocks.
 
@@ -43,11 +54,12 @@ def whole_names(texts: Sequence[str | None], quotes: Sequence[str]) -> list[str 
     counts = Counter(text for text in texts if text)
     if len(counts) > MAX_NAMES:
         return list(texts)
+    words = {name: f" {fold(name)} " for name in counts}
     longer = {
         name: [
             other
             for other, number in counts.items()
-            if len(other) > len(name) and number >= counts[name] and find_all("text", name, other)
+            if words[name] != words[other] and words[name] in words[other] and number >= counts[name]
         ]
         for name in counts
     }
