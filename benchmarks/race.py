@@ -34,7 +34,7 @@ import other_words
 import real_models
 import tally_corpora
 import verdicts
-from measure import append_row, load_rows, make_parser, name_model, table
+from measure import append_row, load_rows, make_parser, table
 from real_models import Peers, Reader, Row, read_theirs
 from retrieval import RETRIEVERS, Memo, answer_as_agent
 from tally import is_exact
@@ -189,11 +189,14 @@ def heats(args: argparse.Namespace) -> Iterator[Heat]:
 @asynccontextmanager
 async def open_model(args: argparse.Namespace) -> AsyncIterator[tuple[Memo, Peers | None]]:
     """The engine of a file or an endpoint, and for a file what other people's readers use."""
-    if args.model.endswith(".gguf"):
+    is_file = args.model.endswith(".gguf")
+    if is_file and not args.dtype:
         async with real_models.opened(Path(args.model), None) as (engine, others):
             yield Memo(engine), others
         return
     settings = EngineSettings(model=args.model, base_url=args.base_url)
+    if is_file:
+        settings = real_models.settings_of(Path(args.model), args.dtype)
     async with open_engine(settings) as engine:
         yield Memo(engine), None
 
@@ -211,7 +214,7 @@ async def read(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
     args.out.touch()  # what cannot be written fails now
     done = {(row["model"], row["reader"], row["id"]) for row in load_rows(args.out)}
-    model = name_model(args.model)
+    model = real_models.name_of(args.model, args.dtype)
     async with open_model(args) as (engine, others):
         for heat in heats(args):
             for name in (name for name in args.readers if can_read(name, heat, others)):
@@ -310,6 +313,7 @@ def main() -> None:
     reads, tables = commands.add_parser("read"), commands.add_parser("table")
     reads.add_argument("--model", required=True, help="a GGUF, or the name of a model at --base-url")
     reads.add_argument("--base-url", help="an OpenAI-compatible endpoint")
+    real_models.add_dtype(reads)
     real_models.add_sources(reads)
     reads.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     reads.add_argument("--tokens", nargs="+", type=int, default=TOKENS)

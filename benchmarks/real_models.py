@@ -31,7 +31,7 @@ from typing import Any
 import peers
 import story
 from environments import Process, environment
-from measure import append_row, load_rows, make_parser
+from measure import append_row, load_rows, make_parser, name_model
 
 from memagent import Read
 from memagent.concurrency import drain
@@ -315,6 +315,24 @@ def read_theirs(others: Peers, model: str, reader: Reader, examples: Sequence[Ex
             seconds = round(reply["seconds"], 2)
             answer, error = reply["answers"][0], reply["errors"][0]
             yield Row.of(model, reader, example, prediction=answer, seconds=seconds, error=error)
+
+
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """The option to run a GGUF with transformers, which is far faster on some processors."""
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float32"), help="run the GGUF with transformers, in these numbers"
+    )
+
+
+def settings_of(model: Path, dtype: str | None, window_tokens: int = WINDOW_TOKENS) -> EngineSettings:
+    """How a GGUF is run: by llama.cpp, or with a `dtype` by transformers."""
+    settings = EngineSettings(model=str(model), window_tokens=window_tokens)
+    return settings.replace(engine="transformers", dtype=dtype) if dtype else settings
+
+
+def name_of(model: Path | str, dtype: str | None) -> str:
+    """What rows call a model: its file without the ending, and the numbers it was computed in."""
+    return f"{name_model(str(model))}, {dtype}" if dtype else name_model(str(model))
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ from memagent.reading.tally.plan import Plan
 from memagent.reading.tally.rows import Row
 from memagent.reading.tally.values import NOTHING, fold
 from memagent.settings import EngineSettings, ReadSettings
-from memagent.types import Completion, Engine, Message, Sampling, Usage
+from memagent.types import Completion, Engine, Message, Model, Sampling, Usage
 
 ONE_LOOK = "tally_plan, one look"
 PLANS_ALONE = "tally, rows given"
@@ -77,12 +77,18 @@ _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 class Recorded(Wrapper):
-    """Writes replies to a file, by prompt; what stands there is not asked again."""
+    """Writes replies to a file, by prompt; none is asked for twice. Rows call the model `name`."""
 
-    def __init__(self, engine: Engine, file: Path) -> None:
+    def __init__(self, engine: Engine, file: Path, name: str = "") -> None:
         super().__init__(engine)
         replies = load_rows(file, missing_ok=True)
         self._file, self._replies = file, {reply["prompt"]: reply for reply in replies}
+        self._name = name or engine.model.name
+
+    @property
+    def model(self) -> Model:
+        """The engine's model."""
+        return replace(self.engine.model, name=self._name)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
         digest = f"{self.model.name} {prompt_digest(messages, sampling)}"
@@ -286,6 +292,10 @@ async def _open(
     if options.simulate:
         every = [one.question for one in asked]
         yield ScriptedEngine(PerfectReplies(asked[0].corpus, asked[0].records, every), calls=16), None
+    elif options.model.endswith(".gguf") and options.dtype:
+        window = options.window_tokens
+        async with open_engine(real_models.settings_of(Path(options.model), options.dtype, window)) as engine:
+            yield Recorded(engine, replies, real_models.name_of(options.model, options.dtype)), None
     elif options.model.endswith(".gguf"):
         async with real_models.opened(Path(options.model), None, options.window_tokens) as (engine, others):
             yield Recorded(engine, replies), others
@@ -361,6 +371,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model")
     parser.add_argument("--base-url")
+    real_models.add_dtype(parser)
     parser.add_argument("--simulate", action="store_true", help="a perfect model, in place of a real one")
     parser.add_argument("--corpus", action="append", choices=list(CORPORA))
     parser.add_argument("--oolong", type=Path, action="append", help="a file of OOLONG's validated_data")

@@ -45,7 +45,7 @@ from measure import append_row, load_rows, make_parser, table
 from real_models import Reader, Row, read_ours
 from retrieval import PASSAGE_TOKENS, PASSAGES, RETRIEVERS, Memo, answer_from_passages, judge_together
 
-from memagent import EngineSettings, Sampling, open_engine
+from memagent import Sampling, open_engine
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.wrappers import Wrapper
 from memagent.evaluation.statistics import confidence_interval, paired_interval
@@ -125,7 +125,9 @@ async def read(args: argparse.Namespace) -> None:
     """Read what is missing in the file of rows."""
     kinds = load_kinds(args)
     args.out.touch()  # what cannot be written fails now
-    model = f"{args.answers.stem}, verdicts by {args.model.stem}" if args.answers else args.model.stem
+    model = real_models.name_of(args.model, args.dtype)
+    if args.answers:
+        model = f"{args.answers.stem}, verdicts by {model}"
     done = {(row["reader"], row["id"]) for row in load_rows(args.out) if row["model"] == model}
     with tempfile.TemporaryDirectory() as folder:
         untrained = Path(folder) / f"untrained-{args.model.name}"  # by its name it has no LoRA for verdicts
@@ -136,7 +138,7 @@ async def read(args: argparse.Namespace) -> None:
         ):
             if not names:  # a model takes a while to load
                 continue
-            settings = EngineSettings(model=str(path), window_tokens=real_models.WINDOW_TOKENS)
+            settings = real_models.settings_of(path, args.dtype)
             if args.answers:
                 settings = settings.replace(model=str(args.answers), judge=str(path))
             async with open_engine(settings) as opened:
@@ -225,6 +227,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     reads, tables = commands.add_parser("read"), commands.add_parser("table")
     reads.add_argument("model", type=Path, help="a GGUF")
+    real_models.add_dtype(reads)
     real_models.add_sources(reads)
     reads.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     reads.add_argument("--readers", nargs="+", choices=READERS, default=READERS)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from memagent.documents.tokens import estimate_tokens
@@ -66,8 +67,9 @@ def _preview_gguf(settings: EngineSettings, adapter: Adapter | None) -> Model:
 def _preview_transformers(settings: EngineSettings, adapter: Adapter | None) -> Model:
     if any(find_spec(name) is None for name in ("torch", "transformers")):
         raise SettingsError(f"{settings.model} needs torch and transformers: {extra_hint('train')}")
-    window = settings.window_tokens or DEFAULT_WINDOW_TOKENS
-    return _model(settings.model or "transformers", window, adapter)
+    name, window = settings.model or "transformers", settings.window_tokens or DEFAULT_WINDOW_TOKENS
+    verdicts = None if adapter else catalogue.find_verdicts(Path(name))
+    return _model(name, window, adapter, verdicts.name if verdicts else "")
 
 
 def _model(name: str, window: int, adapter: Adapter | None, judges: str = "") -> Model:

@@ -44,6 +44,8 @@ from memagent import (  # noqa: E402
     open_engine,
     text_document,
 )
+from memagent.engines.kinds import TRANSFORMERS  # noqa: E402
+from memagent.engines.llamacpp import catalogue  # noqa: E402
 from memagent.engines.torch.chats import text_ids, token_counter  # noqa: E402
 from memagent.engines.torch.decoding import (  # noqa: E402
     DecodingRow,
@@ -54,7 +56,7 @@ from memagent.engines.torch.decoding import (  # noqa: E402
 )
 from memagent.engines.torch.engine import TransformersEngine, open_transformers  # noqa: E402
 from memagent.settings import EngineSettings, load_settings  # noqa: E402
-from smollm2 import MODEL, needs_smollm2  # noqa: E402
+from smollm2 import MODEL, needs_smollm2, write_lora  # noqa: E402
 
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
 END = 2
@@ -915,3 +917,24 @@ def test_a_real_model_from_a_gguf_file() -> None:
     for completion in completions:
         assert completion.text.strip()
         assert completion.completion_ids == generate(engine._network, completion, 6)
+
+
+@needs_smollm2
+def test_a_model_that_has_an_adapter_for_verdicts_judges_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = EngineSettings(engine="transformers", model=str(MODEL))
+    plain = asyncio.run(open_transformers(settings))
+    known = next(iter(catalogue.MODELS.values()))
+    verdicts = str(write_lora(tmp_path / "verdicts.gguf"))
+    ours = replace(known, file=MODEL.name, size_bytes=MODEL.stat().st_size, verdicts=verdicts)
+    monkeypatch.setitem(catalogue.MODELS, "ours", ours)
+    judge = asyncio.run(open_transformers(settings))
+    assert TRANSFORMERS.preview
+    names = plain.model.judges, judge.model.judges, TRANSFORMERS.preview(settings, None).judges
+    assert names == ("", "verdicts.gguf", "verdicts.gguf")
+    (untrained, before), (trained, after) = (
+        complete(engine, TEXTS[:2], [VERDICT, GREEDY]) for engine in (plain, judge)
+    )
+    assert trained.alternatives != pytest.approx(untrained.alternatives, abs=1e-2)
+    assert after.completion_ids == before.completion_ids

@@ -101,8 +101,8 @@ def find_default() -> Path:
 
 
 def find_verdicts(path: Path) -> Path | None:
-    """The adapter for verdicts of the model in a file; None if there is none."""
-    size = path.stat().st_size
+    """The adapter for verdicts of the model in a file; None if there is none, or no such file."""
+    size = path.stat().st_size if path.is_file() else None
     models = (
         model
         for model in MODELS.values()

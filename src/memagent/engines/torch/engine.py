@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import find_adapter, find_trained, name_with
+from memagent.engines.llamacpp.catalogue import find_verdicts
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Dtype, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Trained, Usage
@@ -234,12 +235,16 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     dtype = choose_dtype(settings.dtype, device)
     model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
     model = model.to(device)
+    verdicts = None if adapter else find_verdicts(Path(settings.model))
     if adapter:
         model = await asyncio.to_thread(lambda: with_adapter(model, adapter.path).merge_and_unload())
+    elif verdicts:
+        model = await asyncio.to_thread(with_adapter, model, verdicts)
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MAX_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
-        trained=find_trained(settings.model, adapter),
+        trained=find_trained(settings.model, adapter), judges=verdicts.name if verdicts else "",
+        without_adapter=model.disable_adapter if verdicts else nullcontext,
     )  # fmt: skip
 
 
