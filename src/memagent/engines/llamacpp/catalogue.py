@@ -72,6 +72,7 @@ MODELS = {
         version="0.2.0",
         parts=22,
         hub="hf:Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+        verdicts="verdicts-qwen2.5-coder-1.5b.gguf",
     ),
 }
 DEFAULT = "qwen2.5-coder-0.5b"

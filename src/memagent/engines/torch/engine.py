@@ -239,7 +239,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     if adapter:
         model = await asyncio.to_thread(lambda: with_adapter(model, adapter.path).merge_and_unload())
     elif verdicts:
-        model = await asyncio.to_thread(with_adapter, model, verdicts)
+        model = await asyncio.to_thread(lambda: with_adapter(model, verdicts).to(dtype))
     name, most_rows = name_with(settings.model, adapter), settings.concurrency or _MAX_ROWS
     return TransformersEngine(
         model, tokenizer, name=name, window_tokens=settings.window_tokens, most_rows=most_rows,
