@@ -189,14 +189,14 @@ def heats(args: argparse.Namespace) -> Iterator[Heat]:
 @asynccontextmanager
 async def open_model(args: argparse.Namespace) -> AsyncIterator[tuple[Memo, Peers | None]]:
     """The engine of a file or an endpoint, and for a file what other people's readers use."""
-    is_file = args.model.endswith(".gguf")
-    if is_file and not args.dtype:
+    if args.model.endswith(".gguf") and not args.dtype:
         async with real_models.opened(Path(args.model), None) as (engine, others):
             yield Memo(engine), others
         return
-    settings = EngineSettings(model=args.model, base_url=args.base_url)
-    if is_file:
+    if args.dtype:
         settings = real_models.settings_of(Path(args.model), args.dtype)
+    else:
+        settings = EngineSettings(model=args.model, base_url=args.base_url)
     async with open_engine(settings) as engine:
         yield Memo(engine), None
 

@@ -332,7 +332,8 @@ def settings_of(model: Path, dtype: str | None, window_tokens: int = WINDOW_TOKE
 
 def name_of(model: Path | str, dtype: str | None) -> str:
     """What rows call a model: its file without the ending, and the numbers it was computed in."""
-    return f"{name_model(str(model))}, {dtype}" if dtype else name_model(str(model))
+    name = name_model(str(model))
+    return f"{name}, {dtype}" if dtype else name
 
 
 @asynccontextmanager
@@ -340,11 +341,8 @@ async def opened(
     path: Path, adapter: Path | None, window_tokens: int = WINDOW_TOKENS
 ) -> AsyncIterator[tuple[Engine, Peers]]:
     """A model: our engine for it, and other people's readers."""
-    engine = await open_llamacpp(
-        EngineSettings(
-            model=str(path), adapter=str(adapter) if adapter else None, window_tokens=window_tokens
-        )
-    )
+    settings = settings_of(path, None, window_tokens)
+    engine = await open_llamacpp(settings.replace(adapter=str(adapter)) if adapter else settings)
     others = Peers(path)
     try:
         yield engine, others

@@ -91,7 +91,7 @@ class Recorded(Wrapper):
         return replace(self.engine.model, name=self._name)
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
-        digest = f"{self.model.name} {prompt_digest(messages, sampling)}"
+        digest = f"{self._name} {prompt_digest(messages, sampling)}"
         if digest not in self._replies:
             begun = time.perf_counter()
             completion = await super().complete(messages, sampling)
@@ -292,9 +292,9 @@ async def _open(
     if options.simulate:
         every = [one.question for one in asked]
         yield ScriptedEngine(PerfectReplies(asked[0].corpus, asked[0].records, every), calls=16), None
-    elif options.model.endswith(".gguf") and options.dtype:
-        window = options.window_tokens
-        async with open_engine(real_models.settings_of(Path(options.model), options.dtype, window)) as engine:
+    elif options.dtype:
+        settings = real_models.settings_of(Path(options.model), options.dtype, options.window_tokens)
+        async with open_engine(settings) as engine:
             yield Recorded(engine, replies, real_models.name_of(options.model, options.dtype)), None
     elif options.model.endswith(".gguf"):
         async with real_models.opened(Path(options.model), None, options.window_tokens) as (engine, others):
