@@ -24,7 +24,7 @@ from typing import Any
 
 import measure
 
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
 from memagent.engines.llamacpp import engine as llamacpp
 
 _DECODED_TOKENS = 64

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures import Capture, Patch, Serve
 from memagent.cli import main
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
 
 
 def test_an_endpoint_is_asked_for_its_model(serve: Serve, capsys: Capture, monkeypatch: Patch) -> None:

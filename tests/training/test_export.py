@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa
 
 from memagent.engines import open_engine  # noqa: E402
 from memagent.engines.adapters import name_with, read_adapter, read_trained  # noqa: E402
-from memagent.engines.gguf_files import requantise  # noqa: E402
+from memagent.engines.gguf.files import requantise  # noqa: E402
 from memagent.engines.llamacpp import engine as llamacpp  # noqa: E402
 from memagent.engines.requests import Requests  # noqa: E402
 from memagent.engines.torch.chats import chat_ids  # noqa: E402

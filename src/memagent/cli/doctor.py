@@ -17,8 +17,8 @@ from memagent.cli.messages import say, with_flags
 from memagent.engines import choose, find_judge, open_engine
 from memagent.engines.adapters import find_adapter
 from memagent.engines.discovery import choose_server, look_around, should_search
+from memagent.engines.gguf import catalogue
 from memagent.engines.kinds import ListsModels
-from memagent.engines.llamacpp import catalogue
 from memagent.errors import EngineError, MemAgentError, SettingsError, reason, without_secrets
 from memagent.reading.verdicts import log_odds
 from memagent.reading.workflows import choose_workflow

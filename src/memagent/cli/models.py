@@ -18,8 +18,8 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines import ScriptedEngine, open_engine
 from memagent.engines.discovery import Search, choose_server, look_around, settings_for, should_search
 from memagent.engines.endpoint import UnreachableError
-from memagent.engines.llamacpp import catalogue, hub
-from memagent.engines.llamacpp.hub import CachedModel, list_cached
+from memagent.engines.gguf import catalogue, hub
+from memagent.engines.gguf.hub import CachedModel, list_cached
 from memagent.engines.llamacpp.machine import memory_bytes
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings, Settings, load_settings
 from memagent.types import Engine, Model

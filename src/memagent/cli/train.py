@@ -21,7 +21,7 @@ from memagent.cli.messages import say, tell
 from memagent.cli.progress import RunDisplay
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines import open_engine
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
 from memagent.errors import SettingsError, extra_hint
 from memagent.training.collecting import collect as collect_from
 from memagent.training.data import load_data, write_trajectories

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
 from memagent.engines.scripted import ScriptedEngine
 from memagent.engines.wrappers import Judged
 from memagent.errors import SettingsError, without_secrets

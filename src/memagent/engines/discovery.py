@@ -15,7 +15,7 @@ from typing import Any
 
 from memagent.engines import looks_like_path
 from memagent.engines.endpoint import Connection, Endpoint
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
 from memagent.engines.refusals import TransientError
 from memagent.engines.replies import window_of
 from memagent.errors import EngineError, SettingsError

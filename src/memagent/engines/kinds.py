@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from memagent.documents.tokens import estimate_tokens
 from memagent.engines.adapters import Adapter, find_trained
-from memagent.engines.llamacpp import catalogue, hub
+from memagent.engines.gguf import catalogue, hub
 from memagent.errors import SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, EngineSettings
 from memagent.types import Engine, Model
@@ -59,7 +59,7 @@ def _preview_gguf(settings: EngineSettings, adapter: Adapter | None) -> Model:
     if settings.model and settings.model.startswith(hub.PREFIX) and hub.find_cached(settings.model) is None:
         raise SettingsError(f"{settings.model} is not in the cache yet: ask fetches it")
     path = find_file(settings.model)
-    verdicts = None if adapter else catalogue.find_verdicts(path)
+    verdicts = catalogue.find_verdicts(path, adapter)
     window = usable_window(path, settings.window_tokens)
     return _model(str(path), window, adapter, verdicts.name if verdicts else "")
 
@@ -68,7 +68,7 @@ def _preview_transformers(settings: EngineSettings, adapter: Adapter | None) -> 
     if any(find_spec(name) is None for name in ("torch", "transformers")):
         raise SettingsError(f"{settings.model} needs torch and transformers: {extra_hint('train')}")
     name, window = settings.model or "transformers", settings.window_tokens or DEFAULT_WINDOW_TOKENS
-    verdicts = None if adapter else catalogue.find_verdicts(Path(name))
+    verdicts = catalogue.find_verdicts(Path(name), adapter)
     return _model(name, window, adapter, verdicts.name if verdicts else "")
 
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memagent.engines.adapters import read_trained, trained_file, write_trained
-from memagent.engines.gguf_files import requantise
+from memagent.engines.gguf.files import requantise
 from memagent.engines.torch.lora import layout_of
 from memagent.errors import SettingsError, reason
 from memagent.reading.budgets import given_budgets

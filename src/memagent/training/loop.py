@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import read_trained
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
 from memagent.engines.torch.engine import TransformersEngine, ran_out_of_memory
 from memagent.errors import EngineError, SettingsError, TrainingError
 from memagent.reading.journal import difference

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 from memagent.engines import open_engine as open_any
-from memagent.engines.gguf_files import read_window
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
+from memagent.engines.gguf.files import read_window
 from memagent.engines.llamacpp.engine import LlamaCppEngine, Loopback, open_llamacpp
 from memagent.engines.llamacpp.machine import available_cores
 from memagent.engines.refusals import RefusedError

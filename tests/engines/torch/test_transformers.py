@@ -44,8 +44,8 @@ from memagent import (  # noqa: E402
     open_engine,
     text_document,
 )
+from memagent.engines.gguf import catalogue  # noqa: E402
 from memagent.engines.kinds import TRANSFORMERS  # noqa: E402
-from memagent.engines.llamacpp import catalogue  # noqa: E402
 from memagent.engines.torch.chats import text_ids, token_counter  # noqa: E402
 from memagent.engines.torch.decoding import (  # noqa: E402
     DecodingRow,

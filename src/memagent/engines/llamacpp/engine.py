@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from memagent.engines.adapters import find_adapter, find_trained, name_with
 from memagent.engines.forwarding import Forwarded
-from memagent.engines.gguf_files import read_window
-from memagent.engines.llamacpp import catalogue, hub
+from memagent.engines.gguf import catalogue, hub
+from memagent.engines.gguf.files import read_window
 from memagent.engines.llamacpp.machine import available_cores, memory_bytes
 from memagent.engines.openai import Connection, OpenAIEngine
 from memagent.engines.refusals import Refusal, RefusedError
@@ -168,7 +168,7 @@ async def open_llamacpp(settings: EngineSettings) -> LlamaCppEngine:
     name = name_with(path.stem, adapter)
     threads = settings.threads or available_cores()
     trained = find_trained(path.stem, adapter)
-    verdicts = None if adapter else catalogue.find_verdicts(path)
+    verdicts = catalogue.find_verdicts(path, adapter)
     start = ServerStart(path, window, slots, threads, key, adapter.path if adapter else None, name, verdicts)
     server = await asyncio.to_thread(_serve, start)
     loopback = Loopback(server.listening_address, key)

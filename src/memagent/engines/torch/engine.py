@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.engines.adapters import find_adapter, find_trained, name_with
-from memagent.engines.llamacpp.catalogue import find_verdicts
+from memagent.engines.gguf.catalogue import find_verdicts
 from memagent.errors import ContextOverflowError, EngineError, SettingsError, extra_hint
 from memagent.settings import DEFAULT_WINDOW_TOKENS, Dtype, EngineSettings
 from memagent.types import Completion, Message, Model, Sampling, Trained, Usage
@@ -235,7 +235,7 @@ async def open_transformers(settings: EngineSettings) -> TransformersEngine:
     dtype = choose_dtype(settings.dtype, device)
     model, tokenizer = await asyncio.to_thread(load_model, settings.model, dtype)
     model = model.to(device)
-    verdicts = None if adapter else find_verdicts(Path(settings.model))
+    verdicts = find_verdicts(Path(settings.model), adapter)
     if adapter:
         model = await asyncio.to_thread(lambda: with_adapter(model, adapter.path).merge_and_unload())
     elif verdicts:

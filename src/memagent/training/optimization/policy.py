@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from memagent.engines.llamacpp import catalogue
+from memagent.engines.gguf import catalogue
 from memagent.engines.torch.engine import choose_dtype, load_model
 from memagent.engines.torch.lora import with_adapter
 from memagent.engines.torch.prefill import logits_at

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from memagent.engines.llamacpp.hub import models_in
+from memagent.engines.gguf.hub import models_in
 
 pytest.importorskip("huggingface_hub", reason="needs the extra hub")
 
@@ -115,7 +115,7 @@ def fetch(hub: Hub, home: Path, *names: str, **environment: str) -> list[str]:
     code = (
         "import json, sys\n"
         "from memagent import MemAgentError\n"
-        "from memagent.engines.llamacpp import hub\n"
+        "from memagent.engines.gguf import hub\n"
         "for name in sys.argv[1:]:\n"
         "    try:\n"
         "        print(hub.fetch(name, bars=False))\n"

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import IO
 from zipfile import BadZipFile, ZipFile
 
-from memagent.engines.llamacpp.hub import CachedModel
+from memagent.engines.adapters import Adapter
+from memagent.engines.gguf.hub import CachedModel
 from memagent.errors import SettingsError, did_you_mean, reason
 from memagent.settings import EngineSettings, user_cache_path
 from memagent.storage import file_digest, lock, write_in_place
@@ -29,7 +30,7 @@ _PART = re.compile(r"/part(\d+)\.bin\Z")
 class CatalogueModel:
     """A GGUF file in `parts` wheels, named `package` and a number from 1; `hub` has it too.
 
-    `verdicts` names an adapter beside this module that was trained to give verdicts with it, if there is one.
+    `verdicts` names an adapter in this folder that was trained to give verdicts with it, if there is one.
     """
 
     title: str
@@ -101,9 +102,11 @@ def find_default() -> Path:
     )
 
 
-def find_verdicts(path: Path) -> Path | None:
-    """The adapter for verdicts of the model in a file; None if there is none, or no such file."""
-    size = path.stat().st_size if path.is_file() else None
+def find_verdicts(path: Path, adapter: Adapter | None) -> Path | None:
+    """The adapter for verdicts of the model in a file; None without one, or with another in its place."""
+    if adapter or not path.is_file():
+        return None
+    size = path.stat().st_size
     models = (
         model
         for model in MODELS.values()

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from memagent.engines.gguf_files import requantise
+from memagent.engines.gguf.files import requantise
 
 Q4_1, Q8_0 = (gguf.GGMLQuantizationType[name] for name in ("Q4_1", "Q8_0"))
 

@@ -22,8 +22,8 @@ from memagent import EngineSettings, SettingsError, read
 from memagent.cli import main
 from memagent.engines import choose
 from memagent.engines.discovery import should_search
-from memagent.engines.llamacpp import catalogue
-from memagent.engines.llamacpp.catalogue import MODELS, CatalogueModel, fetch
+from memagent.engines.gguf import catalogue
+from memagent.engines.gguf.catalogue import MODELS, CatalogueModel, fetch
 from waiting import wait_for
 
 NAME = "tiny"
