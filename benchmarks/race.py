@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 import other_words
@@ -61,6 +62,9 @@ OURS: dict[str, dict[str, Any]] = {
 LLAMAINDEX = Reader("LlamaIndex tree", peer=("llamaindex", "tree_summarize", "llamaindex"), chunk_tokens=1000)
 PEERS = {reader.name: reader for reader in (*real_models.LANGCHAIN, LLAMAINDEX)}
 READERS = (*OURS, *RETRIEVERS, "agent", *PEERS)
+
+Cell = tuple[str, str, int]
+"""A model, a kind of question, and how many tokens the document has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,26 +242,31 @@ async def read_with(
     return await verdicts.read_with(engine, Reader(name, OURS.get(name)), examples, model)
 
 
-def by_cell(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, list[dict[str, Any]]]]:
-    """The rows of each kind and length, by reader."""
-    cells: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+def by_cell(rows: Sequence[dict[str, Any]]) -> dict[Cell, dict[str, list[dict[str, Any]]]]:
+    """The rows of each model, kind and length, by reader."""
     names = real_models.names_of(rows, READERS)
-    for kind, tokens in sorted({(row["kind"], row["tokens"]) for row in rows}, key=_order):
-        own = [row for row in rows if (row["kind"], row["tokens"]) == (kind, tokens)]
+    cells: dict[Cell, dict[str, list[dict[str, Any]]]] = {}
+    for cell in sorted({_cell_of(row) for row in rows}, key=_order):
+        own = [row for row in rows if _cell_of(row) == cell]
         readers = {name: [row for row in own if row["reader"] == name] for name in names}
-        cells[kind, tokens] = {name: group for name, group in readers.items() if group}
+        cells[cell] = {name: group for name, group in readers.items() if group}
     return cells
 
 
-def _order(cell: tuple[str, int]) -> tuple[int, int]:
-    return KINDS.index(cell[0]), cell[1]
+def _cell_of(row: dict[str, Any]) -> Cell:
+    return row["model"], row["kind"], row["tokens"]
+
+
+def _order(cell: Cell) -> tuple[str, int, int]:
+    model, kind, tokens = cell
+    return model, KINDS.index(kind), tokens
 
 
 def print_tables(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table for each kind and length: what is right, with its interval, and what it took."""
+    """Print a table for each model, kind and length: what is right, with its interval, and what it took."""
     columns = ["reader", "right", "95%", "invented", "declined", "calls", "tokens", "seconds"]
-    for (kind, tokens), readers in by_cell(rows).items():
-        print(f"\n{kind}, {tokens:,} tokens\n")
+    for (model, kind, tokens), readers in by_cell(rows).items():
+        print(f"\n{model}: {kind}, {tokens:,} tokens\n")
         print(table(columns, [[name, *_told(group)] for name, group in readers.items()]))
 
 
@@ -279,7 +288,7 @@ def _told(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the share that is right as a map: readers by kinds and lengths."""
+    """Draw the share that is right as a map: readers by kinds and lengths, the models side by side."""
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
 
@@ -298,7 +307,10 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
             middle = column + 0.5, line + 0.5
             axes.text(*middle, f"{share:.0%}", ha="center", va="center", color=shade, weight=weight)
     axes.set(xlim=(0, len(cells)), ylim=(len(readers), 0))
-    names = [f"{kind}\n{tokens // 1000}K" for kind, tokens in cells]
+    names = [f"{kind}\n{tokens // 1000}K" for _, kind, tokens in cells]
+    models = [fill(model, 16, max_lines=3) for model, *_ in cells]
+    if len(set(models)) > 1:
+        names = [f"{name}\n{model}" for name, model in zip(names, models, strict=True)]
     axes.set_xticks([column + 0.5 for column in range(len(cells))], names)
     axes.set_yticks([line + 0.5 for line in range(len(readers))], readers)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
