@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from memagent.documents.chunking import halve
 from memagent.documents.tokens import fewest_tokens, shorten
@@ -30,6 +31,9 @@ Conversations = AsyncGenerator[Conversation, None]
 
 UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 """Makes the prompt of an update from what is shown of a chunk and the memory to be rewritten."""
+
+Purpose = Literal["read", "train", "forecast"]
+"""What a read is for. In training and for a forecast, replies are taken as they are: none is asked about."""
 
 MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
@@ -56,6 +60,7 @@ class Reading:
     settings: ReadSettings = field(default_factory=ReadSettings)
     answers: bool = True
     in_step: bool = False
+    purpose: Purpose = "read"
 
     @property
     def model(self) -> Model:
