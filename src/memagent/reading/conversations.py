@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from memagent.documents.chunking import halve
-from memagent.documents.tokens import fewest_tokens, shorten
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, shorten
 from memagent.errors import (
     ContextOverflowError,
     EmptyAnswerError,
@@ -40,7 +40,6 @@ MAX_IGNORED = 200
 
 _SHARE_OF_MEMORY = 0.8  # for one chunk: the place of each passage is written beside it
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
-_MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +201,7 @@ class Reading:
         """Whether the engine's count shows that a memory fits, or no count shows that it does not."""
         budget, counted = self.budgets.memory_tokens, written.usage.completion_tokens
         if counted and not written.usage.estimated:
-            return counted <= budget and len(memory) <= _MAX_BYTES_PER_TOKEN * counted
+            return counted <= budget and len(memory) <= MAX_CHARACTERS_PER_TOKEN * counted
         return self.model.tokenizer == ESTIMATE and fewest_tokens(memory) <= budget
 
     async def with_memory(self, update: Conversation, memory: str) -> Conversation:

@@ -281,7 +281,7 @@ class Read:
                 try:
                     on_record = journal.header["document"] if journal.header else {}
                     # Another installation, whose marks are others, may have begun the read.
-                    self.blocks.mark = on_record.get("mark", self.document.mark)
+                    self.blocks.mark = on_record["mark"] if on_record else self.document.mark
                     journal.begin(self._header())
                     if on_record:
                         self.blocks.retitle(on_record["titles"])
