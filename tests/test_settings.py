@@ -276,3 +276,14 @@ def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> Non
     file.write_bytes(b"\xef\xbb\xbfseed = 3\r\ntop_p = 0.5\r\n")
     read = load_settings(file=file, environment={}).read
     assert (read.seed, read.top_p) == (3, 0.5)
+
+
+def test_to_the_end_and_without_shortcuts_turn_off_what_is_on_by_default() -> None:
+    settings = ReadSettings(screen=True, lookahead=4, rounds=2, early_exit=True)
+    whole, slow = settings.to_the_end(), settings.without_shortcuts()
+    assert not whole.screen and whole.options == {
+        "lookahead": 4, "rounds": 2, "early_exit": False, "likeliest_chunks": 0,
+    }  # fmt: skip
+    assert slow.screen and slow.options == {
+        "lookahead": 1, "rounds": 2, "early_exit": True, "likeliest_chunks": 0,
+    }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tomllib
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -132,6 +133,8 @@ class Options(StrictModel):
     """Whether the conversations that a read uses depend on them: then it is resumed only with the same."""
     skip: ClassVar[bool] = False
     """Whether they may leave a part of the document unread, as `screen` does."""
+    off: ClassVar[dict[str, Any]] = {}
+    """The values with which they do neither: of those that skip or do not decide."""
 
 
 @cache
@@ -157,8 +160,11 @@ def load_workflows() -> dict[str, Any]:
 
 def option_kinds() -> dict[str, type[Options]]:
     """The settings that only some of the installed workflows have, each with the kind that it belongs to."""
-    kinds = [kind for workflow in load_workflows().values() for kind in workflow.options]
-    return {name: kind for kind in kinds for name in kind.model_fields}
+    return {name: kind for kind in _kinds() for name in kind.model_fields}
+
+
+def _kinds() -> list[type[Options]]:
+    return [kind for workflow in load_workflows().values() for kind in workflow.options]
 
 
 class ReadSettings(StrictModel):
@@ -216,7 +222,7 @@ class ReadSettings(StrictModel):
         options = {**values.get("options", {}), **{name: values[name] for name in others & kinds.keys()}}
         if unknown := options.keys() - kinds.keys():
             raise SettingsError(unknown_name(min(unknown), kinds))
-        for kind in set(kinds.values()):
+        for kind in set(_kinds()):
             kind(**{name: value for name, value in options.items() if name in kind.model_fields})
         return {name: values[name] for name in values if name not in options} | {"options": options}
 
@@ -235,16 +241,11 @@ class ReadSettings(StrictModel):
 
     def to_the_end(self) -> Self:
         """These settings without all that may leave a part of the document unread."""
-        kinds = option_kinds()
-        options = {name: value for name, value in self.options.items() if not kinds[name].skip}
-        return self.replace(screen=False, options=options)
+        return self.replace(screen=False, **ChainMap(*(kind.off for kind in _kinds() if kind.skip)))
 
-    def in_turn(self) -> Self:
-        """These settings without options that only make a read faster: no call is made in vain."""
-        kinds = option_kinds()
-        return self.replace(
-            options={name: value for name, value in self.options.items() if kinds[name].decide}
-        )
+    def without_shortcuts(self) -> Self:
+        """These settings without what only makes a read faster: all is read, and no call is made in vain."""
+        return self.replace(**ChainMap(*(kind.off for kind in _kinds() if not kind.decide)))
 
     def given(self) -> dict[str, Any]:
         """What was set, by name, as `load_settings` takes it."""

@@ -26,7 +26,7 @@ DOCUMENT = " ".join(f"lamp{number} is number {number}." for number in range(200)
 
 def spent(engine: Engine, settings: ReadSettings) -> Progress:
     async def read_to_end() -> Progress:
-        read = Read(PROBLEM, text_document(DOCUMENT), engine, settings, asks=False)
+        read = Read(PROBLEM, text_document(DOCUMENT), engine, settings, purpose="forecast")
         await drain(aiter(read))
         return read.progress
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from memagent import (
 )
 from memagent.concurrency import drain
 from memagent.documents.tokens import estimate_tokens
+from memagent.prompts import AUTO
 from memagent.reading.excerpts import excerpts_of
 from memagent.reading.verdicts import log_odds
 from memagent.types import ESTIMATE
@@ -265,9 +268,26 @@ def test_in_training_the_word_that_was_drawn_decides() -> None:
 
     engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE)
     document, settings = text_document(DOCUMENT, "a.txt"), SETTINGS.replace(temperature=1.0)
-    sampled = Read(PROBLEM, document, engine, settings, asks=False)
+    sampled = Read(PROBLEM, document, engine, settings, purpose="train")
     asyncio.run(drain(aiter(sampled)))
     assert sampled.answer == "cello, harp"
+
+
+def test_in_a_read_the_odds_decide_also_by_templates_that_ask_about_no_reply(tmp_path: Path) -> None:
+    templates = {"update": "{problem} {chunk} {memory}", "answer": AUTO.answer, **AUTO.own}
+    lines = [f"{name} = {json.dumps(text)}" for name, text in templates.items()]
+    (tmp_path / "quiet.toml").write_text("\n".join([*lines, "asks = false"]))
+
+    def reply(prompt: str) -> Completion | str:
+        if text := section(prompt, "text"):
+            return replace(say(judge(text)), text="No")
+        return "cello" if "cello" in section(prompt, "document") else "none"
+
+    engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE)
+    settings = SETTINGS.replace(temperature=1.0, templates=str(tmp_path / "quiet.toml"))
+    read = Read(PROBLEM, text_document(DOCUMENT, "a.txt"), engine, settings)
+    asyncio.run(drain(aiter(read)))
+    assert read.answer == "cello"
 
 
 def test_files_are_told_apart(tmp_path: Path) -> None:

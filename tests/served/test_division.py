@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from memagent.engines.scripted import count_words
-from memagent.server.division import Division, divide
+from memagent.server.division import Division, divide, key_of
 from memagent.server.errors import ApiError
 from memagent.server.schemas import Turn
+from memagent.settings import ReadSettings
+from memagent.types import Model
 
 LONG = "Call me Ishmael.\n\n" + "Some years ago, never mind how long. " * 40 + "\n\nAnd so it ended."
 
@@ -81,3 +86,20 @@ def test_the_calls_of_tools_are_read_with_their_results() -> None:
 def test_without_a_text_nothing_is_asked() -> None:
     with pytest.raises(ApiError, match="no message asks anything"):
         division(turn("user", " "), Turn(role="assistant", content=None))
+
+
+def test_the_key_of_a_read_depends_on_the_judge_the_settings_and_the_templates(tmp_path: Path) -> None:
+    templates = tmp_path / "prompts.toml"
+
+    def key(judges: str = "", **settings: Any) -> str:
+        model = Model("m", count_words, "words", 8192, judges=judges)
+        return key_of("Who?", "00", ["a.txt"], ReadSettings(**settings), model)
+
+    assert key() == key()
+    keys = [key(), key(judges="lora"), key(likeliest_chunks=0)]
+    for word in ("Memory", "Notes"):
+        templates.write_text(
+            f"update = '{word}: {{memory}} {{chunk}} {{problem}}'\nanswer = '{{problem}} {{memory}}'"
+        )
+        keys.append(key(workflow="overwrite", templates=str(templates)))
+    assert len(set(keys)) == len(keys)

@@ -64,7 +64,7 @@ def read(example: Example, engine: Engine, read_settings: ReadSettings) -> list[
                 text_document(example.document, is_example=True),
                 engine,
                 read_settings,
-                asks=False,
+                purpose="train",
             )
         ]
 

@@ -70,7 +70,7 @@ async def reread(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
     """Read all chunks, then those that matter for each question that the memory leaves open, and answer."""
     asked: set[str] = set()
     turns = in_turn(reading, chunks, memory, partial(reading.update, read_reply=read_gated))
-    for left in reversed(range(reading.settings.of(Rounds).rounds)):
+    for left in reversed(range(reading.settings.of(Rounds).rounds or 3)):
         async with aclosing(turns):
             async for updates in turns:
                 for update in updates:

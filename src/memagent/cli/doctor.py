@@ -16,7 +16,7 @@ from memagent.cli.flags import Command, with_settings
 from memagent.cli.messages import say, with_flags
 from memagent.engines import choose, find_judge, open_engine
 from memagent.engines.adapters import find_adapter
-from memagent.engines.discovery import choose_server, look_around, should_search
+from memagent.engines.discovery import choose_server, look_around, settings_for, should_search
 from memagent.engines.gguf import catalogue
 from memagent.engines.kinds import ListsModels
 from memagent.errors import EngineError, MemAgentError, SettingsError, reason, without_secrets
@@ -38,8 +38,8 @@ _TRIAL = "Text: The tide is in.\n\nDoes the text say anything? Reply Yes or No."
 def command(settings: Settings) -> int:
     """Say what is installed, which model a read would use and why, and what is wrong.
 
-    It asks an endpoint for its models and for one word, but loads no model itself. The exit code is 2 if
-    `ask` could not start.
+    It asks an endpoint for its models and for one word, but loads no model in this process. The exit code
+    is 2 if `ask` could not start.
     """
     say(f"memagent {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
     for group, names in _packages().items():
@@ -135,7 +135,10 @@ async def _try_verdict(engine: Engine) -> str:
 
 
 async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettings]:
-    """The model servers on this machine, and the settings with the one that `ask` would use."""
+    """The model servers on this machine, and the settings with the one that `ask` would use.
+
+    Raises `SettingsError` as `settings_for` does.
+    """
     if not engine.discover:
         return [], engine
     search = await look_around()
@@ -147,7 +150,5 @@ async def _with_servers(engine: EngineSettings) -> tuple[list[str], EngineSettin
     lines = [f"servers on this machine: {'; '.join(servers) or 'none found'}"]
     if should_search(engine) and (choice := choose_server(search, engine.model)):
         server, model = choice
-        window = engine.window_tokens or server.windows.get(model)
-        url = server.kind.base_url
-        engine = engine.replace(base_url=url, model=model, api_key=None, window_tokens=window)
+        engine = await settings_for(server, model, engine)
     return lines, engine

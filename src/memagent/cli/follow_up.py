@@ -73,7 +73,7 @@ def reopen(header: Header) -> Document | None:
 def settings_of(header: Header, settings: Settings, quiet: bool) -> Settings:
     """The settings of a read, except those that flags set now. Says on stderr what is read again."""
     source = click.get_current_context().get_parameter_source
-    before = {**header.values.get("given", {}), "chunk_tokens": header.budgets["chunk_tokens"]}
+    before = {**header.values["given"], "chunk_tokens": header.budgets["chunk_tokens"]}
     before = {
         name: value for name, value in before.items() if source(name) is not ParameterSource.COMMANDLINE
     }

@@ -27,10 +27,13 @@ _WINDOW = 0.2  # of a chunk's length: how far back to look for a natural place
 _TRIES = 6
 _MAX_TOKEN = 24  # characters: a token that ends with them may replace several that end before
 
+PARAGRAPH_END = re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+")
+"""One blank line, or several."""
+
 # Best first: a blank line, a line end, a sentence end, white space. Only the end of a match counts;
 # a pattern that begins with a literal character is found ten times as fast.
 _BOUNDARIES = (
-    re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+"),
+    PARAGRAPH_END,
     re.compile(r"\n"),
     re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』]*"),
     re.compile(r"\s+"),

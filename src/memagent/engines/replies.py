@@ -31,7 +31,7 @@ _ENDS = _WHOLE | _CUT | {"tool_calls", "function_call", "content_filter"}
 """How a chat that is passed through may end; its client sees which."""
 _THOUGHTS = ("reasoning_content", "reasoning")
 _BESIDE_TEXT = ("tool_calls", "function_call", "refusal", "audio", "images")
-_MAX_CHARACTERS_PER_TOKEN = 64
+_ABSURD_CHARACTERS_PER_TOKEN = 64
 _ALWAYS_ALLOWED_CHARACTERS = 4096
 _MAX_TOKENS = 2**31
 # A server has dropped part of a prompt if it read less than this share of its fewest tokens, minus this many.
@@ -56,7 +56,7 @@ def read_completion(reply: Any, sampling: Sampling, *, verbatim: bool = False) -
         reason = _finish_reason(choice, text, usage, sampling)
         if not (verbatim or sampling.verdict):
             _refuse_empty(text, message, reason, sampling)
-        if len(text) > max(_ALWAYS_ALLOWED_CHARACTERS, _MAX_CHARACTERS_PER_TOKEN * sampling.max_tokens):
+        if len(text) > max(_ALWAYS_ALLOWED_CHARACTERS, _ABSURD_CHARACTERS_PER_TOKEN * sampling.max_tokens):
             raise UnusableReplyError(
                 f"the reply has {len(text):,} characters where {sampling.max_tokens:,} tokens were allowed"
             )

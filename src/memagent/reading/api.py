@@ -131,9 +131,9 @@ def begin_forecast(problem: str, document: Document, model: Model, settings: Rea
 
     Raises `SettingsError` as a read does.
     """
-    settings = settings.in_turn().replace(max_calls=None, screen=False)
+    settings = settings.without_shortcuts().replace(max_calls=None, screen=False)
     memory = _memory_at_first(model, settings)
-    return Read(problem, document, _CountingEngine(model), settings, memory=memory, asks=False)
+    return Read(problem, document, _CountingEngine(model), settings, memory=memory, purpose="forecast")
 
 
 async def forecast(problem: str, document: Document, model: Model, settings: ReadSettings) -> Progress:

@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from memagent.documents.chunking import halve
-from memagent.documents.tokens import fewest_tokens, shorten
+from memagent.documents.tokens import MAX_CHARACTERS_PER_TOKEN, fewest_tokens, shorten
 from memagent.errors import (
     ContextOverflowError,
     EmptyAnswerError,
@@ -31,12 +32,14 @@ Conversations = AsyncGenerator[Conversation, None]
 UpdatePrompt = Callable[[str, str], tuple[Message, ...]]
 """Makes the prompt of an update from what is shown of a chunk and the memory to be rewritten."""
 
+Purpose = Literal["read", "train", "forecast"]
+"""What a read is for. In training and for a forecast, replies are taken as they are: none is asked about."""
+
 MAX_IGNORED = 200
 """How many characters of a reply that left the memory as it was are recorded beside it."""
 
 _SHARE_OF_MEMORY = 0.8  # for one chunk: the place of each passage is written beside it
 _SLACK_TOKENS = 96  # for the chat template, and for tokens that differ where texts are joined
-_MAX_BYTES_PER_TOKEN = 16  # a text longer than that has more tokens than its usage says
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Reading:
     settings: ReadSettings = field(default_factory=ReadSettings)
     answers: bool = True
     in_step: bool = False
+    purpose: Purpose = "read"
 
     @property
     def model(self) -> Model:
@@ -197,7 +201,7 @@ class Reading:
         """Whether the engine's count shows that a memory fits, or no count shows that it does not."""
         budget, counted = self.budgets.memory_tokens, written.usage.completion_tokens
         if counted and not written.usage.estimated:
-            return counted <= budget and len(memory) <= _MAX_BYTES_PER_TOKEN * counted
+            return counted <= budget and len(memory) <= MAX_CHARACTERS_PER_TOKEN * counted
         return self.model.tokenizer == ESTIMATE and fewest_tokens(memory) <= budget
 
     async def with_memory(self, update: Conversation, memory: str) -> Conversation:

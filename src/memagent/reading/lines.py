@@ -117,9 +117,9 @@ def from_json(line: Mapping[str, Any]) -> Line:
             case "conversation":
                 return _conversation(line)
             case "answer":
-                recorded = line.get("statements")
+                recorded = line["statements"]
                 statements = None if recorded is None else statements_from(recorded)
-                return Answer(line["answer"], line.get("found", True), statements)
+                return Answer(line["answer"], line["found"], statements)
     except (KeyError, TypeError) as error:
         raise JournalError(f"{str(line)[:60]}... is not a line of a journal: {error}") from error
     raise JournalError(f"{line['type']!r} is not a kind of line that this version reads: update memagent")
@@ -129,7 +129,7 @@ def _header(line: Mapping[str, Any]) -> Header:
     document = line["document"]
     return Header(
         problem=line["problem"],
-        memory=line.get("memory", ""),
+        memory=line["memory"],
         model=line["model"],
         workflow=line["workflow"],
         budgets=line["budgets"],

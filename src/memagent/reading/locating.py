@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memagent.documents.chunking import split
+from memagent.documents.cutting import PARAGRAPH_END
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
 from memagent.reading.ranking import Rarity, find_names, stems, telling
 from memagent.reading.sources import (
     HEADING,
-    PARAGRAPH_END,
     Source,
     Span,
     Statement,

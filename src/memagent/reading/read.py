@@ -19,7 +19,7 @@ from memagent.documents.opening import Document
 from memagent.engines.wrappers import CallLimit, CriticalPath, Losses
 from memagent.errors import DocumentError, JournalError, SettingsError
 from memagent.reading.budgets import Budgets
-from memagent.reading.conversations import Reading
+from memagent.reading.conversations import Purpose, Reading
 from memagent.reading.journal import Journal
 from memagent.reading.lines import Answer
 from memagent.reading.locating import find_sources
@@ -54,7 +54,7 @@ class Read:
             several, of which the first that belongs to this read is used.
         memory: the memory to start from.
         statements: those of that memory, with their sources.
-        asks: whether to ask the model about a reply that no marker explains; not in training.
+        purpose: what the read is for; only one that is to `read` asks the model what an unclear reply means.
         answers: whether the read ends with an answer; otherwise it ends with the memory alone, and its
             journal with the last update.
         in_step: whether other reads of the document ask beside this one, in step (`Together`).
@@ -74,7 +74,7 @@ class Read:
         resume: bool = False,
         memory: str = "",
         statements: Sequence[Statement] = (),
-        asks: bool = True,
+        purpose: Purpose = "read",
         answers: bool = True,
         in_step: bool = False,
     ) -> None:
@@ -98,7 +98,7 @@ class Read:
         self._provenance = self._workflow.sources(self.settings, statements)
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._beginnings: dict[str, int] = {}  # of the files' texts in the document
-        self._resume, self._memory, self._asks, self._answers = resume, memory, asks, answers
+        self._resume, self._memory, self._purpose, self._answers = resume, memory, purpose, answers
         self._in_step = in_step
         self._journal: Journal | None = None
         progress = Progress(memory=memory, statements=tuple(statements))
@@ -186,12 +186,11 @@ class Read:
         budgets, mark = await asyncio.to_thread(lambda: (self.budgets, self.blocks.mark))
         model, meter, exact = engine.model, self._meter, self.settings.chunk_ends == "exact"
         turns, own = model.reads_turn_tokens, self._workflow.prompts
-        prompts = own.for_document(mark, guards_turns=turns, asks=self._asks)
+        prompts = own.for_document(mark, guards_turns=turns, asks=self._purpose == "read")
         watch = self._hand_out, meter.begin_pass, meter.pass_over
         passes = Passes(self.blocks, budgets.chunk_tokens, model.count_tokens, *watch, exact=exact)
-        reading = Reading(
-            self.problem, engine, prompts, budgets, passes, self.settings, self._answers, self._in_step
-        )
+        how = self.settings, self._answers, self._in_step, self._purpose
+        reading = Reading(self.problem, engine, prompts, budgets, passes, *how)
         await reading.check_problem()
         return reading
 
@@ -282,7 +281,7 @@ class Read:
                 try:
                     on_record = journal.header["document"] if journal.header else {}
                     # Another installation, whose marks are others, may have begun the read.
-                    self.blocks.mark = on_record.get("mark", self.document.mark)
+                    self.blocks.mark = on_record["mark"] if on_record else self.document.mark
                     journal.begin(self._header())
                     if on_record:
                         self.blocks.retitle(on_record["titles"])

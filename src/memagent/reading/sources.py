@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from memagent.documents.cutting import PARAGRAPH_END
 from memagent.documents.tokens import UNSPACED
 from memagent.reading.quotes import find_span, is_telling, says
 from memagent.types import Chunk, Conversation, Part
@@ -21,7 +22,6 @@ _LONG = 300  # characters: a longer "sentence" is a list or a table, of which ea
 
 _ABBREVIATION = r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)"
 SENTENCE_END = re.compile(rf"(?<=[.!?…]){_ABBREVIATION}[\"'”’»)\]]*\s+|(?<=[。！？])")
-PARAGRAPH_END = re.compile(r"\n[ \t]*(?:\r?\n[ \t]*)+")
 LINE_END = re.compile(r"\n+")
 HEADING = re.compile(r"^#{1,6}[ \t][^\n]*", re.MULTILINE)
 

@@ -19,9 +19,6 @@ from memagent.reading.sources import Provenance, Sources, Statement
 from memagent.settings import Count, Options, Positive, ReadSettings, load_workflows
 from memagent.types import Chunk, Conversation, Model
 
-ROUNDS = "maximum passes over the document (1 for auto and select, 3 for parallel)"
-"""What the setting `rounds` is, for workflows that have it."""
-
 _Item = TypeVar("_Item")
 _Taken = TypeVar("_Taken")
 _Task = asyncio.Task[list[Conversation]]
@@ -32,23 +29,21 @@ ReadChunk = Callable[[Chunk, str], Conversations]
 class Rounds(Options):
     """How often a document is read."""
 
-    rounds: Positive = Field(default=3, description=ROUNDS)
+    rounds: Count = Field(
+        default=0,
+        description="maximum passes over the document (0: 1 for auto and select, 3 for parallel)",
+    )
 
 
 class Lookahead(Options):
     """How far `in_turn` asks ahead; the replies that are used are the same."""
 
     decide: ClassVar[bool] = False
+    off: ClassVar[dict[str, Any]] = {"lookahead": 1}
     lookahead: Positive = Field(
         default=1,
         description="how many chunks to ask about at once while the memory stays as it is (gated, evidence)",
     )
-
-
-class Verdicts(Options):
-    """How often chunks are judged."""
-
-    rounds: Positive = Field(default=1, description=ROUNDS)
 
 
 class Likeliest(Options):
@@ -56,6 +51,7 @@ class Likeliest(Options):
 
     decide: ClassVar[bool] = False
     skip: ClassVar[bool] = True
+    off: ClassVar[dict[str, Any]] = {"likeliest_chunks": 0}
     likeliest_chunks: Count = Field(
         default=16,
         description="how many chunks, those that share the most words with the question, are judged first: "

@@ -48,9 +48,9 @@ def prepare(
     """
     _check_readable(chat)
     options = _options(chat, model)
-    chosen = options.over(settings)
-    _, workflow = choose_workflow(chosen, model.trained)
-    budget = workflow.budgets(chosen, model).problem_tokens
+    settings = options.over(settings)
+    _, workflow = choose_workflow(settings, model.trained)
+    budget = workflow.budgets(settings, model).problem_tokens
     division = _divide(chat, budget, model)
     documents: list[tuple[str, Content]] = list(division.texts)
     documents += [_file(file, owner, store) for turn in chat.messages for file in turn.files]
@@ -60,10 +60,20 @@ def prepare(
     with storing():
         fingerprint = _fingerprint(documents)
     names = [name for name, _ in documents]  # they decide how bytes are read
-    identity = [__version__, owner, division.problem, fingerprint, names, chosen.model_dump(), model.name]
-    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    key = key_of(division.problem, fingerprint, names, settings, model)
     request = {"problem": division.problem, "memory": "", "options": options.model_dump(exclude_none=True)}
     return key, request, documents
+
+
+def key_of(problem: str, fingerprint: str, names: Sequence[str], settings: ReadSettings, model: Model) -> str:
+    """The key of a read: equal for the same question on the same documents, by the same model and prompts.
+
+    A server that comes later may have others, or another judge. Raises `SettingsError` as a read does.
+    """
+    name, workflow = choose_workflow(settings, model.trained)
+    asked = problem, fingerprint, names, settings.model_dump(mode="json"), name
+    by = model.name, model.judges, workflow.prompts.fingerprint
+    return hashlib.sha256(json.dumps([__version__, *asked, *by]).encode()).hexdigest()
 
 
 def _fingerprint(documents: Sequence[tuple[str, Content]]) -> str:

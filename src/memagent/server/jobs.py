@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,8 +64,8 @@ class Jobs:
     _turns: Turns = field(init=False)  # with the engine's calls
     _running: dict[str, _Running] = field(default_factory=dict)
     _listeners: defaultdict[str, set[asyncio.Queue[Event]]] = field(default_factory=lambda: defaultdict(set))
-    _abandoned: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # those being cancelled
-    _cancelled: int = 0  # how many reads were
+    _ending: dict[str, asyncio.Task[object]] = field(default_factory=dict)  # reads being cancelled or deleted
+    _cancellations: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)  # the queue, or what is running
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Jobs:
         try:
             yield
         finally:
-            tasks = [worker, *(running.task for running in self._running.values()), *self._abandoned.values()]
+            tasks = [worker, *(running.task for running in self._running.values()), *self._ending.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -108,7 +108,7 @@ class Jobs:
         def abandon(future: asyncio.Future[Job]) -> None:
             if attended and not future.cancelled() and not future.exception():
                 job = future.result()
-                if not (job.id in self._running or job.id in self._listeners or job.id in self._abandoned):
+                if not (job.id in self._running or job.id in self._listeners or job.id in self._ending):
                     self._abandon(job)
 
         try:
@@ -119,11 +119,11 @@ class Jobs:
 
     async def _begin(self, begin: Callable[[], Job], attended: bool) -> Job:
         while True:
-            before = self._cancelled
+            before = self._cancellations
             job = await asyncio.to_thread(begin)
-            if abandoned := self._abandoned.get(job.id):  # its last listener left at this moment
-                await asyncio.wait({abandoned})
-            elif before == self._cancelled and job.state in (*UNFINISHED, "done"):
+            if ending := self._ending.get(job.id):  # its last listener left at this moment
+                await asyncio.wait({ending})
+            elif before == self._cancellations and job.state in (*UNFINISHED, "done"):
                 break  # else it may have been cancelled since its state was looked up
         if not attended:
             was_attended, job = job.attended, replace(job, attended=False)
@@ -158,8 +158,7 @@ class Jobs:
         try:
             await asyncio.to_thread(delete)
         except StoreError:
-            self._abandoned[job.id] = task = asyncio.create_task(_store(delete))
-            task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
+            self._finish(job, _store(delete))
 
     def progress(self, job: Job) -> Progress | None:
         """The progress of a read, if it is running here."""
@@ -241,10 +240,19 @@ class Jobs:
             await self._stop(job.id)
             if await _store(partial(self.store.end, job.id, "cancelled", durable=False)):
                 self._end(job.id, "cancelled")
-            self._cancelled += 1
+            self._cancellations += 1
 
-        self._abandoned[job.id] = task = asyncio.create_task(cancel())
-        task.add_done_callback(lambda _: self._abandoned.pop(job.id, None))
+        self._finish(job, cancel())
+
+    def _finish(self, job: Job, work: Coroutine[Any, Any, object]) -> None:
+        """Do the last that is to be done with a read, while others go on."""
+        self._ending[job.id] = task = asyncio.create_task(work)
+
+        def drop(_task: asyncio.Task[object]) -> None:
+            if self._ending.get(job.id) is task:
+                del self._ending[job.id]
+
+        task.add_done_callback(drop)
 
     async def _work(self) -> None:
         """Start the reads of the queue. One task does so, however many reads run."""

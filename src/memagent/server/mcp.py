@@ -7,8 +7,6 @@ what was asked before is not paid for again. The protocol's Tasks are left out, 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,6 +30,7 @@ from memagent.reading.tally.plan import Plan
 from memagent.server import schemas
 from memagent.server.app import make_server
 from memagent.server.database import Job
+from memagent.server.division import key_of
 from memagent.server.documents import Content, Folders
 from memagent.server.errors import ApiError
 from memagent.server.gate import Gate, Metrics
@@ -263,10 +262,10 @@ def _prepare(
         "unnamed": not any(source.named for source in document.sources),
         "left_out": document.skipped,
     }
-    settings = options.over(desk.jobs.settings).model_dump(mode="json")
-    names = [source.name for source in document.sources]
-    identity = [question, document.fingerprint, names, desk.jobs.engine.model.name, settings, __version__]
-    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    settings, model = options.over(desk.jobs.settings), desk.jobs.engine.model
+    key = key_of(
+        question, document.fingerprint, [source.name for source in document.sources], settings, model
+    )
     files = [(source.name, source.origin) for source in document.sources if isinstance(source.origin, Path)]
     return key, request, [(name, Path(os.path.realpath(path))) for name, path in files]
 

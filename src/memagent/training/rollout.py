@@ -94,8 +94,8 @@ class Rollout:
         recorder = _Recorder(self.engine, seed, self.only_verdicts)
         document = text_document(example.document, is_example=True)
         trace = self._trace(seed)
-        in_turn = self.settings.in_turn()  # every conversation leads to the answer
-        reading = Read(example.problem, document, recorder, in_turn, trace=trace, asks=False)
+        settings = self.settings.without_shortcuts()  # every conversation leads to the answer
+        reading = Read(example.problem, document, recorder, settings, trace=trace, purpose="train")
         conversations: list[Conversation] = []
         error = None
         try:

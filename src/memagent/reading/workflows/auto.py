@@ -16,7 +16,7 @@ from memagent.prompts import AUTO, WHOLE
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.finds import keep_passages
 from memagent.reading.locating import hardly_names
-from memagent.reading.workflow import Likeliest, Verdicts, chain, delegate
+from memagent.reading.workflow import Likeliest, Rounds, chain, delegate
 from memagent.types import Chunk
 
 
@@ -73,4 +73,4 @@ async def _read_short(reading: Reading, chunks: Sequence[Chunk]) -> Conversation
             yield conversation
 
 
-WORKFLOW = keep_passages(auto, AUTO, options=(Verdicts, Likeliest))
+WORKFLOW = keep_passages(auto, AUTO, options=(Rounds, Likeliest))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ class Exit(Options):
     """When to stop."""
 
     skip: ClassVar[bool] = True
+    off: ClassVar[dict[str, Any]] = {"early_exit": False}
     early_exit: bool = Field(
         default=False, description="stop once the model says that it knows enough (gated)"
     )

@@ -43,7 +43,7 @@ the memory already holds, and copy names, numbers and quotations exactly.
 async def parallel(reading: Reading, chunks: Chunks, memory: str = "") -> Conversations:
     """Read all chunks in each round with the memory of the round before, then answer from memory alone."""
     gathering, source = Gathering(reading, memory), chunks
-    for _ in range(reading.settings.of(Rounds).rounds):
+    for _ in range(reading.settings.of(Rounds).rounds or 3):
         read = fresh = 0
         async with aclosing(_round(reading, source, gathering)) as conversations:
             async for conversation, is_new in conversations:

@@ -30,7 +30,7 @@ from memagent.reading.locating import count_words, coverage, falls_short, locate
 from memagent.reading.ranking import Rarity, best_chunks
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
-from memagent.reading.workflow import Likeliest, Verdicts, chain, delegate, take_each
+from memagent.reading.workflow import Likeliest, Rounds, chain, delegate, take_each
 from memagent.types import Chunk, Conversation
 
 MAX_KEPT = 8
@@ -65,7 +65,7 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
             return
         judgements = [conversation async for conversation in reading.judge(first)]
         if judgements[0].verdict is None:
-            if reading.prompts.asks:  # else it is a forecast
+            if reading.purpose == "read":
                 _warn_of_words(reading.model.name)
             for conversation in judgements:  # it was paid for
                 yield replace(conversation, memory=memory)
@@ -92,8 +92,8 @@ async def _find_likeliest(reading: Reading, best: Best) -> list[int]:
     Only a model that was trained to judge tells what helps clearly, and only an answer needs no more.
     """
     first, settings = reading.settings.of(Likeliest).likeliest_chunks, reading.settings
-    in_order = reading.in_step or settings.screen or settings.of(Verdicts).rounds > 1
-    if not first or in_order or not (reading.answers and reading.model.judges and reading.prompts.asks):
+    in_order = reading.in_step or settings.screen or settings.of(Rounds).rounds > 1
+    if not first or in_order or not (reading.answers and reading.model.judges):
         return []
     async with aclosing(reading.passes.looked_through()) as chunks:
         return await best_chunks(reading.problem, best.watch(chunks), first)
@@ -120,7 +120,7 @@ async def _stages(
     if likeliest and best.highest < MIN_CLEAR:
         others = set(range(await reading.passes.count())) - set(likeliest)
         yield reading.passes.only(sorted(others)), ""
-    for _ in range(1, reading.settings.of(Verdicts).rounds):
+    for _ in range(1, reading.settings.of(Rounds).rounds or 1):
         yield reading.passes.again(), best.shown
 
 
@@ -138,7 +138,7 @@ def _judge(
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Candidate:
     """What the memory may hold of a chunk: the `whole`, or the `sentences` most to do with the problem.
 
     Its `worth` is the verdict's, in log-odds; words that it shares with the problem break ties.
@@ -154,8 +154,8 @@ class Best:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._judged: dict[int, Judged] = {}  # by the chunk's index; below 0 what the read started from
-        self._chosen: list[tuple[Judged, tuple[Source, ...]]] = []  # best first, with what the memory has
+        self._candidates: dict[int, Candidate] = {}  # by chunk index; below 0 what the read started from
+        self._chosen: list[tuple[Candidate, tuple[Source, ...]]] = []  # best first, with what the memory has
         self._rarity, self._counted = Rarity(), set[int]()
         self.memory = ""
         self.highest = -math.inf
@@ -173,8 +173,8 @@ class Best:
     @property
     def shown(self) -> str:
         """The text that the answer is made from: the best chunks and those nearly as good, in order."""
-        least = max((judged.worth for judged, _ in self._chosen), default=0.0) - AS_GOOD
-        best = _sort(sources for judged, sources in self._chosen[:MAX_SHOWN] if judged.worth >= least)
+        least = max((candidate.worth for candidate, _ in self._chosen), default=0.0) - AS_GOOD
+        best = _sort(sources for candidate, sources in self._chosen[:MAX_SHOWN] if candidate.worth >= least)
         several = len({source.file for sources in best for source in sources}) > 1
         return "\n\n".join(
             "\n".join(
@@ -192,7 +192,7 @@ class Best:
     def take(self, conversation: Conversation, chunk: Chunk) -> Conversation:
         """Keep the chunk if it is among the best; returns the conversation with the new memory."""
         self._count(chunk)
-        verdict, before = self._verdict_of(conversation), self._judged.get(chunk.index)
+        verdict, before = self._verdict_of(conversation), self._candidates.get(chunk.index)
         if verdict is None:
             return replace(conversation, memory=self.memory)
         self.highest = max(self.highest, verdict)
@@ -200,7 +200,7 @@ class Best:
         worth = verdict + _WORDS * coverage(problem, chunk.text, self._rarity)
         if self._is_among_best(worth) and (before is None or worth > before.worth):
             find = locate("", problem, chunk, span, self._rarity)
-            self._keep(chunk.index, Judged(worth, _whole(chunk, span), find.sources if find else ()))
+            self._keep(chunk.index, Candidate(worth, _whole(chunk, span), find.sources if find else ()))
         given_up = int(not self.memory)  # it is too small for even one passage
         return replace(conversation, memory=self.memory, given_up=given_up)
 
@@ -208,7 +208,7 @@ class Best:
         """Keep a passage that the read started from."""
         verdict = self._verdict_of(conversation)
         if verdict is not None:
-            self._keep(number, Judged(verdict, (excerpt.source,), ()))
+            self._keep(number, Candidate(verdict, (excerpt.source,), ()))
         return replace(conversation, memory=self.memory)
 
     def _count(self, chunk: Chunk) -> None:
@@ -222,32 +222,32 @@ class Best:
         In training, whose sampled words are what is rewarded, the word that was drawn decides.
         """
         verdict, reading = conversation.verdict, self._reading
-        if reading.settings.temperature > 0 and not reading.prompts.asks:
+        if reading.purpose == "train" and reading.settings.temperature > 0:
             return verdict if conversation.completion.text.strip() == YES else None
         return None if reading.model.judges and verdict is not None and verdict < MIN_HELPS else verdict
 
     def _is_among_best(self, worth: float) -> bool:
-        return sum(judged.worth >= worth for judged in self._judged.values()) < MAX_KEPT
+        return sum(candidate.worth >= worth for candidate in self._candidates.values()) < MAX_KEPT
 
-    def _keep(self, number: int, judged: Judged) -> None:
-        self._judged[number] = judged
-        ranked = sorted(self._judged, key=lambda key: (-self._judged[key].worth, key))
+    def _keep(self, number: int, candidate: Candidate) -> None:
+        self._candidates[number] = candidate
+        ranked = sorted(self._candidates, key=lambda key: (-self._candidates[key].worth, key))
         for worst in ranked[MAX_KEPT:]:
-            del self._judged[worst]
-        if number in self._judged:
-            self._fit([self._judged[key] for key in ranked[:MAX_KEPT]])
+            del self._candidates[worst]
+        if number in self._candidates:
+            self._fit([self._candidates[key] for key in ranked[:MAX_KEPT]])
 
-    def _fit(self, ranked: Sequence[Judged]) -> None:
+    def _fit(self, ranked: Sequence[Candidate]) -> None:
         """Hold the best whole, something of as many others as fit, and of these as many whole as fit."""
         chosen = dict[int, tuple[Source, ...]]()
-        for rank, judged in enumerate(ranked):
-            something = judged.sentences or judged.whole
-            for sources in (judged.whole, something) if rank == 0 else (something,):
+        for rank, candidate in enumerate(ranked):
+            something = candidate.sentences or candidate.whole
+            for sources in (candidate.whole, something) if rank == 0 else (something,):
                 if rank not in chosen and self._fits(chosen | {rank: sources}):
                     chosen[rank] = sources
-        for rank, judged in enumerate(ranked):
-            if rank in chosen and self._fits(chosen | {rank: judged.whole}):
-                chosen[rank] = judged.whole
+        for rank, candidate in enumerate(ranked):
+            if rank in chosen and self._fits(chosen | {rank: candidate.whole}):
+                chosen[rank] = candidate.whole
         self._chosen = [(ranked[rank], sources) for rank, sources in chosen.items()]
         self.memory = _write(chosen.values())
 
@@ -288,4 +288,4 @@ def _warn_of_words(model: str) -> None:
     )
 
 
-WORKFLOW = keep_passages(select, replace(AUTO, workflow="select"), options=(Verdicts, Likeliest))
+WORKFLOW = keep_passages(select, replace(AUTO, workflow="select"), options=(Rounds, Likeliest))

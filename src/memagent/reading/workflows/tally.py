@@ -110,7 +110,7 @@ async def _propose(reading: Reading) -> AsyncGenerator[tuple[Conversation, Plan 
         else:
             yield replace(conversation, memory=plan.to_toml()), plan
             return
-    if reading.prompts.asks:  # else it is a forecast
+    if reading.purpose == "read":
         advice = "write one yourself (`plan`)"
         raise SettingsError(
             f"the model made no plan that can be used: {advice}. {mistake}. It wrote:\n{reply}"
@@ -167,7 +167,7 @@ class Rows:
         """Take the rows of a chunk; one that is too long, or whose reply is no use, is read in halves."""
         if not chunk.text.strip():
             return []
-        may_halve = chunk.tokens >= _LEAST_TOKENS and self.reading.prompts.asks
+        may_halve = chunk.tokens >= _LEAST_TOKENS and self.reading.purpose == "read"
         try:
             update, reply = await self._ask_rows(chunk)
         except ContextOverflowError:

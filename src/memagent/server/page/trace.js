@@ -34,14 +34,14 @@ export class Trace {
     else if (line.type === "conversation") this.addStep(line);
     else if (line.type === "answer") {
       this.answer = line.answer;
-      this.found = line.found ?? true;
+      this.found = line.found;
       this.statements = line.statements?.length ? line.statements : null;
     }
   }
 
   addStep(line) {
     const previous = this.steps.at(-1);
-    const current = previous ? previous.memory : (this.header.memory ?? "");
+    const current = previous ? previous.memory : this.header.memory;
     const memory = line.memory === current ? current : line.memory;
     const before = line.kind === "answer" ? memory : this.startsAnew(line) ? "" : current;
     const size = changeSize(before, memory);
