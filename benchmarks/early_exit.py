@@ -68,7 +68,7 @@ async def read_through(task: str, example: Example, engine: Engine, settings: Re
     """Read an example to its end."""
     steps: dict[int, Step] = {}
     document = text_document(example.document, is_example=True)
-    read = Read(example.problem, document, engine, settings, asks=False)
+    read = Read(example.problem, document, engine, settings, purpose="train")
     memory = ""
     async for conversation in read:
         if conversation.chunk_index is not None and conversation.span is not None:

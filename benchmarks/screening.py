@@ -88,7 +88,7 @@ def screen(example: Example, chunk_tokens: int, notes: bool) -> Screened:
     document = text_document(example.document, is_example=True)
 
     async def read() -> tuple[Read, set[int | None]]:
-        reading = Read(example.problem, document, Noting(example, notes), settings, asks=False)
+        reading = Read(example.problem, document, Noting(example, notes), settings, purpose="train")
         return reading, {conversation.chunk_index async for conversation in reading}
 
     done, seen = asyncio.run(read())
