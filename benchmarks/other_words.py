@@ -29,11 +29,11 @@ from statistics import fmean
 from measure import append_row, load_rows, make_parser
 
 from memagent import EngineSettings, Sampling, open_engine
-from memagent.documents.cutting import cut
+from memagent.documents.cutting import PARAGRAPH_END, cut
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import AUTO
 from memagent.reading.ranking import best_passages, find_names, stems, telling
-from memagent.reading.sources import PARAGRAPH_END, Span, between, sentences
+from memagent.reading.sources import Span, between, sentences
 from memagent.tasks import write_examples
 from memagent.tasks.recipe import ABSENT_ANSWERS
 from memagent.tasks.scoring import substring_match

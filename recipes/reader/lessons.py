@@ -30,12 +30,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from memagent.documents.cutting import PARAGRAPH_END
 from memagent.documents.opening import text_document
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import NOT_THERE, Prompts, load_prompts
 from memagent.reading.budgets import NOTED_TOKENS
 from memagent.reading.ranking import telling
-from memagent.reading.sources import PARAGRAPH_END, between, sentences
+from memagent.reading.sources import between, sentences
 from memagent.tasks import TASKS
 from memagent.tasks.corpora import Corpora, read_rows
 from memagent.tasks.files import write_examples
