@@ -117,6 +117,7 @@ def test_of_several_steps_over_a_chunk_the_one_that_took_the_note_is_opened(
     source = {"file": "a.txt", "page": None, "start": 9, "end": 21, "excerpt": "It was blue.", "at": 9}
     answer = {
         "type": "answer",
+        "found": True,
         "answer": "It was blue.",
         "statements": [{"text": "It was blue.", "source": source}],
     }
@@ -219,7 +220,7 @@ def test_lines_are_counted_and_headings_looked_for_within_a_file(empty: Page, tm
         )
     ]
     steps = [step(0, "A.", (0, 14), source="a.md"), step(1, "A. B.", (14, 37), source="b.md")]
-    answer = {"type": "answer", "answer": "First. Second. Third.", "statements": statements}
+    answer = {"type": "answer", "found": True, "answer": "First. Second. Third.", "statements": statements}
     document = {"sha256": digest, "sources": list(raws)}
     give(empty, write(tmp_path / "t.jsonl", header(document=document), *steps, answer))
     expect(empty.locator(".sources button")).to_have_text(["a.md", "b.md", "b.md, page 4"])
@@ -236,6 +237,7 @@ def test_a_source_in_an_earlier_document_has_no_place_in_this_one(empty: Page, t
     source = {"file": "old.txt", "page": None, "start": 0, "end": 12, "excerpt": "It was blue.", "at": None}
     answer = {
         "type": "answer",
+        "found": True,
         "answer": "It was blue.",
         "statements": [{"text": "It was blue.", "source": source, "nearest": []}],
     }
@@ -307,6 +309,7 @@ def test_a_paraphrase_is_distinguished_from_a_source(empty: Page, tmp_path: Path
     ]
     answer = {
         "type": "answer",
+        "found": True,
         "answer": " ".join(statement["text"] for statement in statements),
         "statements": statements,
     }
@@ -635,7 +638,7 @@ def test_a_step_is_described(empty: Page, tmp_path: Path) -> None:
         step(2, "A. B.", (20, 30), verdict=-1.26),
         step(2, "A. B. C.", (20, 30), enough=True, usage={**usage(2000), "cached_tokens": 1500}),
         step(None, "A. B. C.", None, seconds=125.0),
-        {"type": "answer", "answer": "C."},
+        {"type": "answer", "found": True, "answer": "C."},
     ]
     give(empty, write(tmp_path / "t.jsonl", header(), *lines))
     description = empty.locator("#step")
