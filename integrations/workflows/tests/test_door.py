@@ -134,8 +134,8 @@ def test_its_settings_come_from_a_file_the_environment_and_flags(
         [sys.executable, "-m", "memagent", "ask", "--help-all"], capture_output=True, text=True, check=True
     ).stdout
     assert f"--{name} N" in help_text
-    with pytest.raises(SettingsError, match=f"{name} is 0: it must be above 0"):
-        load_settings({name: 0}, environment={})
+    with pytest.raises(SettingsError, match=f"{name} is -1: it must be"):
+        load_settings({name: -1}, environment={})
 
 
 def test_a_request_sets_them_and_the_read_is_served(serving: Callable[..., Any]) -> None:  # noqa: F811
