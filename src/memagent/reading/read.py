@@ -189,8 +189,17 @@ class Read:
         prompts = own.for_document(mark, guards_turns=turns, asks=self._purpose == "read")
         watch = self._hand_out, meter.begin_pass, meter.pass_over
         passes = Passes(self.blocks, budgets.chunk_tokens, model.count_tokens, *watch, exact=exact)
-        how = self.settings, self._answers, self._in_step, self._purpose
-        reading = Reading(self.problem, engine, prompts, budgets, passes, *how)
+        reading = Reading(
+            self.problem,
+            engine,
+            prompts,
+            budgets,
+            passes,
+            self.settings,
+            answers=self._answers,
+            in_step=self._in_step,
+            purpose=self._purpose,
+        )
         await reading.check_problem()
         return reading
 

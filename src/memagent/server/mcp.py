@@ -263,9 +263,8 @@ def _prepare(
         "left_out": document.skipped,
     }
     settings, model = options.over(desk.jobs.settings), desk.jobs.engine.model
-    key = key_of(
-        question, document.fingerprint, [source.name for source in document.sources], settings, model
-    )
+    names = [source.name for source in document.sources]
+    key = key_of(question, document.fingerprint, names, settings, model)
     files = [(source.name, source.origin) for source in document.sources if isinstance(source.origin, Path)]
     return key, request, [(name, Path(os.path.realpath(path))) for name, path in files]
 
