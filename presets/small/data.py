@@ -94,6 +94,12 @@ def growing(index: int) -> Example:
     return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
 
 
+def smallest(index: int) -> Example:
+    """For reinforcement: 2 chunks with 6 facts, however long it takes."""
+    chunks, facts = SMALLEST
+    return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
+
+
 def longer(index: int) -> Example:
     """For reinforcement: three to eight chunks."""
     return example(index, LONGER[index // TASKS % len(LONGER)] * CHUNK, "longer", SEEN)
