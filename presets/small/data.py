@@ -33,7 +33,6 @@ AT_RANDOM = "whatever the question"  # the rationale of a reader that looks up a
 ROOM = 90  # tokens of the memory that these facts take at most
 WARM, LONGER = (2, 3, 4, 6, 8, 12), (3, 4, 5, 6, 7, 8)  # chunks of the documents, which take turns
 SMALLEST, LARGEST = (2, 6), (12, 24)  # chunks and facts of the documents that grow
-CROWDED = (3, 12)  # of the smallest of which not all facts fit the memory
 GROWN = 4800  # documents after which they have their full size
 NAMES = 256  # words that people and towns are called, each a token
 SEEN, UNSEEN = "the first half of the essays", "the second half of the essays"
@@ -92,17 +91,13 @@ def growing(index: int) -> Example:
     """For reinforcement: from 2 chunks with 6 facts to 12 chunks with 24."""
     grown = min(index / GROWN, 1.0)
     chunks, facts = (round(low + grown * (high - low)) for low, high in zip(SMALLEST, LARGEST, strict=True))
-    return _reinforced(index, chunks, facts)
+    return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
 
 
 def smallest(index: int) -> Example:
-    """For reinforcement: 2 chunks with 6 facts, all of which the memory has room for."""
-    return _reinforced(index, *SMALLEST)
-
-
-def crowded(index: int) -> Example:
-    """For reinforcement: 3 chunks with 12 facts, which are too many for the memory."""
-    return _reinforced(index, *CROWDED)
+    """For reinforcement: 2 chunks with 6 facts, however long it takes."""
+    chunks, facts = SMALLEST
+    return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
 
 
 def longer(index: int) -> Example:
@@ -272,10 +267,6 @@ def names() -> tuple[str, ...]:
 def count_tokens() -> TokenCounter:
     """The preset's tokenizer."""
     return load_tokenizer(Path(__file__).parent / "policy")
-
-
-def _reinforced(index: int, chunks: int, facts: int) -> Example:
-    return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
 
 
 def _warm(index: int) -> Example:
