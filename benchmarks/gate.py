@@ -8,6 +8,9 @@ or that among others of its article. Questions that the document answers: 200 as
 words, whose evidence sentence has at most half of their telling words. Questions that it does not answer: 100
 that SQuAD wrote to look as if it did, and 200 on another article.
 
+The last rows are of questions with a name, a number or a key that the document lacks: these may be declined
+after trained verdicts, too.
+
 With `--model`, it also prints of how many of those that are doubtful on their paragraph alone that model's
 verdict says that the paragraph helps: those `auto` does not let it decline.
 """
@@ -27,7 +30,7 @@ from retrieval import judge
 
 from memagent import EngineSettings, open_engine
 from memagent.documents.opening import text_document
-from memagent.reading.locating import hardly_names
+from memagent.reading.locating import hardly_names, lacks_a_name, rarity_of
 from memagent.reading.ranking import stems, telling
 from memagent.reading.sources import sentences
 from memagent.reading.workflows.select import MIN_HELPS
@@ -113,11 +116,13 @@ def main() -> None:
                 name: sum(hardly_names(case.document(size), case.problem, least) for case in some) / len(some)
                 for name, some in kinds.items()
             }
-            rows.append({"paragraphs": size, "least": least, **doubtful})
-    cells = [
-        [str(row["paragraphs"]), f"{row['least']:.0%}", *(f"{row[name]:.0%}" for name in kinds)]
-        for row in rows
-    ]
+            rows.append({"paragraphs": size, "least": f"{least:.0%}", **doubtful})
+        lacking = {
+            name: sum(lacks_a_name(case.problem, rarity_of(case.document(size))) for case in some) / len(some)
+            for name, some in kinds.items()
+        }
+        rows.append({"paragraphs": size, "least": "all names", **lacking})
+    cells = [[str(row["paragraphs"]), row["least"], *(f"{row[name]:.0%}" for name in kinds)] for row in rows]
     print(measure.table(["paragraphs", "least share", *kinds], cells))
     helped = asyncio.run(count_helped(options.model, kinds)) if options.model else {}
     for name, (doubtful_cases, count) in helped.items():

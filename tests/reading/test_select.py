@@ -117,6 +117,14 @@ def test_nothing_is_answered_where_a_trained_model_says_that_nothing_helps() -> 
     assert conversations[-1].doubtful == result.doubtful
 
 
+@pytest.mark.parametrize("likeliest", [0, 2])
+def test_a_trained_model_may_decline_if_the_document_lacks_a_name_of_the_problem(likeliest: int) -> None:
+    for problem, doubtful in ((PROBLEM, False), (f"{PROBLEM} And in Oslo?", True)):
+        settings = SETTINGS.replace(likeliest_chunks=likeliest)
+        result, (*_, answer) = run(reader(), text_document(DOCUMENT), settings, problem=problem)
+        assert ("not in the document" in answer.messages[-1].content) == result.doubtful == doubtful
+
+
 def test_the_memory_stays_within_its_budget_and_the_best_is_whole() -> None:
     result, _ = read(memory_tokens=60)
     assert estimate_tokens(result.memory) <= 60

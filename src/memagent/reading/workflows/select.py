@@ -26,7 +26,7 @@ from memagent.prompts import AUTO
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
 from memagent.reading.finds import keep_passages
-from memagent.reading.locating import count_words, coverage, falls_short, locate
+from memagent.reading.locating import count_words, coverage, falls_short, lacks_a_name, locate
 from memagent.reading.ranking import Rarity, best_chunks
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
@@ -163,12 +163,15 @@ class Best:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the memory has too little of what the problem says; a trained verdict is enough."""
+        """Whether the memory has too little of what the problem says, so that the model may decline.
+
+        A trained verdict is enough, unless the document lacks a name of the problem: that a text tells of
+        something else of the same kind is what verdicts see least.
+        """
+        problem, rarity = self._reading.problem, self._rarity
         if self._reading.model.judges:
-            return False
-        return falls_short(
-            self._reading.problem, [_join(sources) for _, sources in self._chosen], self._rarity
-        )
+            return lacks_a_name(problem, rarity)
+        return falls_short(problem, [_join(sources) for _, sources in self._chosen], rarity)
 
     @property
     def shown(self) -> str:
