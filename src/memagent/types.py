@@ -195,9 +195,10 @@ class Conversation:
     because the document lacks them, how many passages were `given_up` because the memory has no room for
     them, the beginning of a reply other than UNCHANGED that was `ignored` because it left the memory as it
     was, and whether it is `unused`: asked ahead, with a memory that has changed since. An answer is
-    `doubtful` if what it was made from has little of what the problem says. A `verdict` is the model's own
-    say whether the chunk helps: log P(Yes) - log P(No). A `table` is what an answer was counted from, and
-    how, as JSON; such an answer comes from no model, so it has no `messages`.
+    `doubtful` if what it was made from has little of what the problem says, or the document lacks a name of
+    the problem. A `verdict` is the model's own say whether the chunk helps: log P(Yes) - log P(No). A `table`
+    is what an answer was counted from, and how, as JSON; such an answer comes from no model, so it has no
+    `messages`.
     """
 
     kind: Literal["update", "answer"]

@@ -74,11 +74,11 @@ class Result:
     """The result of a read. The counts are those of `Progress`.
 
     `found` is false if nothing was noted, or what was noted does not answer the problem; `answer` then says
-    so. It is `doubtful` if what it was made from has little of what the problem says. `chunks` and
-    `document_tokens` are less than the document's if the read `stopped_early`. `sources` names the files that
-    were read. `statements` are those of the answer with their sources, if the settings ask for them (`cite`)
-    or the workflow keeps sources itself. `table` is what an answer was counted from, and how, as JSON, if
-    code counted it.
+    so. It is `doubtful` if what it was made from has little of what the problem says, or the document lacks a
+    name of it. `chunks` and `document_tokens` are less than the document's if the read `stopped_early`.
+    `sources` names the files that were read. `statements` are those of the answer with their sources, if the
+    settings ask for them (`cite`) or the workflow keeps sources itself. `table` is what an answer was counted
+    from, and how, as JSON, if code counted it.
     """
 
     answer: str
