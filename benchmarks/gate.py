@@ -12,7 +12,7 @@ The last rows are of questions with a name, a number or a key that the document 
 after trained verdicts, too.
 
 With `--model`, it also prints of how many of those that are doubtful on their paragraph alone that model's
-verdict says that the paragraph helps: those `auto` does not let it decline.
+verdict says that the paragraph helps: those `auto` does not let it decline, unless a name is lacking.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from retrieval import judge
 
 from memagent import EngineSettings, open_engine
 from memagent.documents.opening import text_document
-from memagent.reading.locating import hardly_names, lacks_a_name, rarity_of
+from memagent.reading.locating import hardly_names
+from memagent.reading.names import lacks_a_name
 from memagent.reading.ranking import stems, telling
 from memagent.reading.sources import sentences
 from memagent.reading.workflows.select import MIN_HELPS
@@ -118,7 +119,7 @@ def main() -> None:
             }
             rows.append({"paragraphs": size, "least": f"{least:.0%}", **doubtful})
         lacking = {
-            name: sum(lacks_a_name(case.problem, rarity_of(case.document(size))) for case in some) / len(some)
+            name: sum(lacks_a_name(case.document(size), case.problem) for case in some) / len(some)
             for name, some in kinds.items()
         }
         rows.append({"paragraphs": size, "least": "all names", **lacking})

@@ -28,7 +28,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.engines.wrappers import Wrapper
 from memagent.prompts import AUTO, NOT_THERE
 from memagent.prompts.thoughts import without_thought
-from memagent.reading.locating import lacks_a_name, rarity_of
+from memagent.reading.names import lacks_a_name
 from memagent.reading.ranking import best_passages
 from memagent.reading.sources import sentences
 from memagent.reading.verdicts import log_odds
@@ -127,9 +127,6 @@ def cut_passages(document: str) -> tuple[str, ...]:
     return tuple(piece.text for piece in cut([document], PASSAGE_TOKENS, estimate_tokens))
 
 
-count_words = cache(rarity_of)
-
-
 class Memo(Wrapper):
     """Asks every prompt once, and counts its seconds every time: retrievers share passages."""
 
@@ -197,7 +194,7 @@ async def answer_from_passages(engine: Memo, name: str, example: Example, model:
     shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
     prediction = NOT_THERE
     if max(odds) >= MIN_HELPS:
-        is_doubtful = RETRIEVERS[name].gated and lacks_a_name(example.problem, count_words(example.document))
+        is_doubtful = RETRIEVERS[name].gated and lacks_a_name(example.document, example.problem)
         template = "doubt" if is_doubtful else "answer"
         messages = AUTO.for_document(mark).fill(template, problem=example.problem, memory=shown)
         reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))

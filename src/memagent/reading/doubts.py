@@ -17,7 +17,7 @@ def doubts_of(read: Read) -> Iterator[str]:
     if not read.has_answer:
         yield f"no answer was found: {_why_not_found(read)}"
     elif read.doubtful:
-        yield "the document lacks what the question names: check the answer"
+        yield "the document has little of what the question says, or lacks a name in it: check the answer"
     if progress.cut:
         yield f"{progress.cut} of {progress.spent.calls} replies were cut at their token budget"
     if progress.refused:

@@ -16,7 +16,7 @@ from memagent.documents.chunking import split
 from memagent.documents.cutting import PARAGRAPH_END
 from memagent.documents.opening import Document
 from memagent.documents.tokens import estimate_tokens
-from memagent.reading.ranking import Rarity, find_keys, find_names, stems, telling
+from memagent.reading.ranking import Rarity, find_names, stems, telling
 from memagent.reading.sources import (
     HEADING,
     Source,
@@ -29,7 +29,7 @@ from memagent.reading.sources import (
     source_at,
 )
 from memagent.reading.windows import windows
-from memagent.text import SENTENCE_GAP, SOFT_HYPHEN
+from memagent.text import SOFT_HYPHEN
 from memagent.types import Chunk, Part
 
 MAX_SENTENCES = 4
@@ -94,10 +94,9 @@ def locate(note: str, problem: str, chunk: Chunk, span: Span, rarity: Rarity) ->
 
 
 def count_words(chunk: Chunk, rarity: Rarity) -> None:
-    """Count the words and keys of a chunk, by paragraphs."""
+    """Count the words of a chunk, by paragraphs."""
     for start, end in between(chunk.text, 0, len(chunk.text), PARAGRAPH_END):
-        text = chunk.text[start:end]
-        rarity.see([*stems(text), *find_keys(text)])
+        rarity.see(stems(chunk.text[start:end]))
 
 
 def coverage(problem: str, text: str, rarity: Rarity) -> float:
@@ -113,44 +112,18 @@ def falls_short(problem: str, passages: Iterable[str], rarity: Rarity, least: fl
     """
     problem_words = telling(problem) - _MEASURES
     covered = max((_share(problem_words, passage, rarity) for passage in passages), default=0.0)
-    return bool(problem_words) and covered * _share_named(problem, rarity) < least
-
-
-def lacks_a_name(problem: str, rarity: Rarity) -> bool:
-    """Whether the document lacks a name, a number or a key of the problem.
-
-    Few questions that it answers have one that it lacks: see benchmarks/gate.py.
-    """
-    return _share_named(problem, rarity) < 1
-
-
-def _share_named(problem: str, rarity: Rarity) -> float:
-    """The share of the problem's names, numbers and keys that the document has, 0 to 1; 1 if it has none.
-
-    The first word of a sentence is no name, nor is a word of a script without capitals.
-    """
-    rests = [sentence.partition(" ")[2] for sentence in SENTENCE_GAP.split(problem)]
-    names = {name for rest in rests for name in find_names(rest) | find_keys(rest)}
-    known = [rarity.holding(name) > 0 for name in names if name.isdigit() or name != name.upper()]
-    return sum(known) / len(known) if known else 1.0
+    names = find_names(problem.partition(" ")[2])  # the first word of a sentence is no name
+    known = sum(rarity.holding(name) > 0 for name in names) / len(names) if names else 1.0
+    return bool(problem_words) and covered * known < least
 
 
 def hardly_names(text: str, problem: str, least: float = MIN_NAMED) -> bool:
     """Whether no passage of a text has much of what a problem says, as in `falls_short`. Blocks."""
-    chunk, rarity = _as_chunk(text), rarity_of(text)
-    find = locate(problem, problem, chunk, (0, len(text)), rarity)
+    span = 0, len(text)
+    whole, rarity = Chunk(0, text, *span, tokens=0, parts=(Part("", *span),)), Rarity()
+    count_words(whole, rarity)
+    find = locate(problem, problem, whole, span, rarity)
     return falls_short(problem, [find.text] if find else [], rarity, least)
-
-
-def rarity_of(text: str) -> Rarity:
-    """The words and keys of a text, counted by paragraphs. Blocks."""
-    rarity = Rarity()
-    count_words(_as_chunk(text), rarity)
-    return rarity
-
-
-def _as_chunk(text: str) -> Chunk:
-    return Chunk(0, text, 0, len(text), tokens=0, parts=(Part("", 0, len(text)),))
 
 
 def _share(words: frozenset[str], text: str, rarity: Rarity) -> float:

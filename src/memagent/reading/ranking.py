@@ -18,7 +18,6 @@ from memagent.reading.quotes import placed_words, words
 from memagent.text import SOFT_HYPHEN
 from memagent.types import Chunk
 
-_KEY = re.compile(r"\w+(?:[-_]\w+)+")
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|y|ing|ed|es|e|s)$")
 _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75  # the usual k1 and b
 _SLOTS = 1 << 18  # a megabyte, however many words a document has
@@ -87,11 +86,6 @@ def find_names(text: str) -> frozenset[str]:
     """The stems of the names and numbers in a text: of all words not beginning in lower case."""
     words = (word for word in re.findall(r"\w+", text.replace(SOFT_HYPHEN, "")) if not word[0].islower())
     return frozenset(stem for word in words if len(word) > 1 for stem in stems(word)) - COMMON
-
-
-def find_keys(text: str) -> frozenset[str]:
-    """The words of a text that hyphens or underscores join, as a whole, in lower case: `red-42`."""
-    return frozenset(key.lower() for key in _KEY.findall(text.replace(SOFT_HYPHEN, "")))
 
 
 def _slot(word: str) -> int:

@@ -26,7 +26,8 @@ from memagent.prompts import AUTO
 from memagent.reading.conversations import Chunks, Conversations, Reading
 from memagent.reading.excerpts import Excerpt, excerpts_of, memory_of
 from memagent.reading.finds import keep_passages
-from memagent.reading.locating import count_words, coverage, falls_short, lacks_a_name, locate
+from memagent.reading.locating import count_words, coverage, falls_short, locate
+from memagent.reading.names import names_of, seen_in
 from memagent.reading.ranking import Rarity, best_chunks
 from memagent.reading.sources import Source, Span, source_at
 from memagent.reading.verdicts import YES
@@ -157,6 +158,7 @@ class Best:
         self._candidates: dict[int, Candidate] = {}  # by chunk index; below 0 what the read started from
         self._chosen: list[tuple[Candidate, tuple[Source, ...]]] = []  # best first, with what the memory has
         self._rarity, self._counted = Rarity(), set[int]()
+        self._unseen = names_of(reading.problem)
         self.memory = ""
         self.highest = -math.inf
         """The highest verdict, in log-odds."""
@@ -166,12 +168,13 @@ class Best:
         """Whether the memory has too little of what the problem says, so that the model may decline.
 
         A trained verdict is enough, unless the document lacks a name of the problem: that a text tells of
-        something else of the same kind is what verdicts see least.
+        something else of the same kind is what verdicts see least. With `screen`, not all of it was seen.
         """
-        problem, rarity = self._reading.problem, self._rarity
         if self._reading.model.judges:
-            return lacks_a_name(problem, rarity)
-        return falls_short(problem, [_join(sources) for _, sources in self._chosen], rarity)
+            return bool(self._unseen) and not self._reading.settings.screen
+        return falls_short(
+            self._reading.problem, [_join(sources) for _, sources in self._chosen], self._rarity
+        )
 
     @property
     def shown(self) -> str:
@@ -209,6 +212,7 @@ class Best:
 
     def take_excerpt(self, conversation: Conversation, excerpt: Excerpt, number: int) -> Conversation:
         """Keep a passage that the read started from."""
+        self._unseen -= seen_in(excerpt.source.excerpt, self._unseen)
         verdict = self._verdict_of(conversation)
         if verdict is not None:
             self._keep(number, Candidate(verdict, (excerpt.source,), ()))
@@ -217,6 +221,7 @@ class Best:
     def _count(self, chunk: Chunk) -> None:
         if chunk.index not in self._counted:
             count_words(chunk, self._rarity)
+            self._unseen -= seen_in(chunk.shown, self._unseen)
             self._counted.add(chunk.index)
 
     def _verdict_of(self, conversation: Conversation) -> float | None:
