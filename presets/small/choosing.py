@@ -2,12 +2,13 @@
 
     python presets/small/choosing.py --out runs/choosing
 
-From the model that can copy, each seed's reader imitates forms: every reply to a chunk begins with a thought,
+From a model that can copy, each seed's reader imitates forms: every reply to a chunk begins with a thought,
 but looks up and notes any facts of the chunk, whatever the question, so that no token tells careful replies
-from others; answers are imitated from memories that hold what is needed. It is reinforced for 600 steps on
-documents that grow from 2 chunks with 6 facts to 12 with 24, with credit to the trajectory, and to its answer
-alone (--arms: to its updates alone, or shuffled). After every 20 steps it reads documents of both sizes that
-it was not trained on, greedily and sampled.
+from others; answers are imitated from memories that hold what is needed. The model that can copy has seen no
+other conversations either. The reader is reinforced for 600 steps on documents of 2 chunks with 6 facts,
+which grow after 150 steps up to 12 chunks with 24, with credit to the trajectory, and to its answer alone
+(--arms: to its updates alone, or shuffled). After every 20 steps it reads documents of both sizes that it was
+not trained on, greedily and sampled.
 
 Seed 0 is first. If after 150 steps with the first arm its sampled score on the small documents is not twice
 that of the start, all ends there, and the report says so. So many --jobs run side by side, on one core each.
@@ -41,15 +42,16 @@ python, map_concurrent, copy, run_stage, export, pack, pack_metrics = (
 )
 ARMS = ("trajectory", "answer", "updates", "shuffled")  # who gets the credit
 STEPS, EVERY, CHECKED = 600, 20, 150
+EXAMPLES = ("small/data.py:forms", "small/data.py:forms_brief")  # no conversation shows a choice
 FORMS = (
-    'warm_start.examples=["small/data.py:forms", "small/data.py:forms_brief"]',
+    f"warm_start.examples={json.dumps(EXAMPLES)}",
     "warm_start.steps=400", "warm_start.decay_steps=200",
 )  # fmt: skip
 REINFORCEMENT = (
     'data.examples=["small/data.py:growing"]', "warm_start.steps=0", "evaluation.every=0",
     "rollout.groups=12", "rollout.attempts=12", "rollout.refills=1",
     "checkpoint_every=5", "optimizer.updates=3",
-    "optimizer.learning_rate=2e-4", "optimizer.decay_steps=0", "loss.kl_weight=5e-3",
+    "optimizer.learning_rate=5e-4", "optimizer.decay_steps=0", "loss.kl_weight=5e-3",
 )  # fmt: skip
 SIZES = {"small": (500, 6), "large": (3000, 24)}  # tokens and facts of the documents that are read
 SAMPLES = 2  # reads of each, besides the greedy one
@@ -101,7 +103,7 @@ def main() -> None:
     """Do all that is missing."""
     plan = _parse_arguments()
     plan.out.mkdir(parents=True, exist_ok=True)
-    copy(plan.out / "copied", plan.quick)
+    copy(plan.out / "copied", plan.quick, "--examples", *EXAMPLES)
     begin(plan, 0)
     map_concurrent(plan, [partial(follow, plan, arm, 0, plan.checked) for arm in plan.arms])
     stopped = check(plan)

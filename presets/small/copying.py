@@ -103,8 +103,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"optimizer steps ({STEPS})")
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help=f"in each step ({SEQUENCES})")
     parser.add_argument("--count", type=int, default=COUNT, help=f"examples with conversations ({COUNT})")
+    parser.add_argument("--examples", nargs="+", help="of the conversations, if not those of small.toml")
     args = parser.parse_args()
-    changes = {"seed": args.seed, "policy": RANDOM_START, "warm_start": {"count": args.count}}
+    warm_start = {"count": args.count} | ({"examples": args.examples} if args.examples else {})
+    changes = {"seed": args.seed, "policy": RANDOM_START, "warm_start": warm_start}
     policy = learn_to_copy(load_training(HERE.parent / "small.toml", changes), args.steps, args.sequences)
     export_policy(policy.model, policy.tokenizer, "merged", args.out)
 

@@ -33,7 +33,7 @@ AT_RANDOM = "whatever the question"  # the rationale of a reader that looks up a
 ROOM = 90  # tokens of the memory that these facts take at most
 WARM, LONGER = (2, 3, 4, 6, 8, 12), (3, 4, 5, 6, 7, 8)  # chunks of the documents, which take turns
 SMALLEST, LARGEST = (2, 6), (12, 24)  # chunks and facts of the documents that grow
-GROWN = 4800  # documents after which they have their full size
+SETTLED, GROWN = 1800, 4800  # documents before they grow, and while they do
 NAMES = 256  # words that people and towns are called, each a token
 SEEN, UNSEEN = "the first half of the essays", "the second half of the essays"
 FACT = re.compile(  # a group for what is noted of it
@@ -88,15 +88,9 @@ def forms_brief(index: int) -> Example:
 
 
 def growing(index: int) -> Example:
-    """For reinforcement: from 2 chunks with 6 facts to 12 chunks with 24."""
-    grown = min(index / GROWN, 1.0)
+    """For reinforcement: 2 chunks with 6 facts until that is learned, then up to 12 chunks with 24."""
+    grown = min(max(index - SETTLED, 0) / GROWN, 1.0)
     chunks, facts = (round(low + grown * (high - low)) for low, high in zip(SMALLEST, LARGEST, strict=True))
-    return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
-
-
-def smallest(index: int) -> Example:
-    """For reinforcement: 2 chunks with 6 facts, however long it takes."""
-    chunks, facts = SMALLEST
     return example(index, chunks * CHUNK, "growing", SEEN, (facts, facts))
 
 

@@ -216,13 +216,13 @@ def python(*words: object) -> None:
         raise SystemExit(code if code > 0 else 128 - code)
 
 
-def copy(model: Path, quick: bool) -> None:
+def copy(model: Path, quick: bool, *arguments: str) -> None:
     """Make the model that can copy, unless it is there. A warning tells of essays that are but a sample."""
     if (essays := Corpora().find("essays")).origin == "sample":
         print(sample_warning(essays.name), file=sys.stderr)
     if not model.exists():
         few = ("--steps", 2, "--count", 8) if quick else ()
-        python(HERE / "copying.py", "--out", model, *few)
+        python(HERE / "copying.py", "--out", model, *few, *arguments)
 
 
 def run_stage(stage: str, run: Path, pairs: Iterable[str]) -> None:
