@@ -6,9 +6,9 @@ From a model that can copy, each seed's reader imitates forms: every reply to a 
 but looks up and notes any facts of the chunk, whatever the question, so that no token tells careful replies
 from others; answers are imitated from memories that hold what is needed. The model that can copy has seen no
 other conversations either. The reader is reinforced for 600 steps on documents of 2 chunks with 6 facts,
-which grow after 150 steps up to 12 chunks with 24, with credit to the trajectory, and to its answer alone
-(--arms: to its updates alone, or shuffled). After every 20 steps it reads documents of both sizes that it was
-not trained on, greedily and sampled.
+which grow after 150 steps or more up to 12 chunks with 24, with credit to the trajectory, and to its answer
+alone (--arms: to its updates alone, or shuffled). After every 20 steps it reads documents of both sizes that
+it was not trained on, greedily and sampled.
 
 Seed 0 is first. If after 150 steps with the first arm its sampled score on the small documents is not twice
 that of the start, all ends there, and the report says so. So many --jobs run side by side, on one core each.

@@ -116,10 +116,10 @@ def test_documents_stay_small_and_then_grow_from_six_facts_to_twenty_four() -> N
     growing = of("data.py", "growing")
     for first, facts, tokens in (
         (0, 6, 500),
-        (1800, 6, 500),
-        (4200, 15, 1750),
-        (6600, 24, 3000),
-        (9000, 24, 3000),
+        (3600, 6, 500),
+        (6000, 15, 1750),
+        (8400, 24, 3000),
+        (12000, 24, 3000),
     ):
         for example in map(growing, range(first, first + TASKS)):
             assert abs(len(of("data.py", "notes_of")(example.document)) - facts) <= 1, "people have two each"
