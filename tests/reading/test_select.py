@@ -16,6 +16,7 @@ from function_engine import FunctionEngine
 from memagent import (
     Completion,
     Conversation,
+    Document,
     Read,
     ReadSettings,
     Result,
@@ -123,6 +124,25 @@ def test_a_trained_model_may_decline_if_the_document_lacks_a_name_of_the_problem
         settings = SETTINGS.replace(likeliest_chunks=likeliest)
         result, (*_, answer) = run(reader(), text_document(DOCUMENT), settings, problem=problem)
         assert ("not in the document" in answer.messages[-1].content) == result.doubtful == doubtful
+
+
+def test_a_name_may_be_in_the_memory_that_a_read_starts_from_or_in_a_file_name_or_passed_over(
+    tmp_path: Path,
+) -> None:
+    problem = f"{PROBLEM} And in Oslo?"
+    (tmp_path / "Oslo.txt").write_text(DOCUMENT)
+    (tmp_path / "b.txt").write_text("Sheep went by.")
+    told, _ = run(reader(), text_document(FACTS[1].replace("bought", "bought in Oslo"), "b.txt"), SETTINGS)
+
+    def is_doubtful(document: Document, settings: ReadSettings = SETTINGS, memory: str = "") -> bool:
+        read = Read(problem, document, reader(), settings, memory=memory)
+        asyncio.run(drain(aiter(read)))
+        return read.doubtful
+
+    assert is_doubtful(text_document(DOCUMENT, "a.txt"))
+    assert not is_doubtful(text_document(DOCUMENT, "a.txt"), memory=told.memory)
+    assert not is_doubtful(open_document(tmp_path))
+    assert not is_doubtful(text_document(DOCUMENT, "a.txt"), SETTINGS.replace(screen=True))
 
 
 def test_the_memory_stays_within_its_budget_and_the_best_is_whole() -> None:
