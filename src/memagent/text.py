@@ -1,8 +1,9 @@
-"""Text as such: where sentences end, and what can be sent."""
+"""Text as such: where sentences end, letters without accents, and what can be sent."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 # After a mark and its closing quotes, before a capital or a digit; not after "Mr.".
 SENTENCE_GAP = re.compile(
@@ -14,6 +15,13 @@ SOFT_HYPHEN = "\u00ad"
 """Where a word may be broken; it is no part of the word."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def without_accents(text: str) -> str:
+    """The text in Unicode's simplest letters (NFKD), without the marks that combine with them."""
+    if text.isascii():
+        return text
+    return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
 
 
 def sendable(text: str) -> str:

@@ -8,11 +8,10 @@ Only questions in English are understood: other languages give capitals to all n
 from __future__ import annotations
 
 import re
-import unicodedata
 
-from memagent.reading.quotes import words
+from memagent.reading.quotes import THOUSANDS, words
 from memagent.reading.ranking import COMMON, stems
-from memagent.text import SENTENCE_GAP, SOFT_HYPHEN
+from memagent.text import SENTENCE_GAP, SOFT_HYPHEN, without_accents
 
 _QUESTION_ENDS = ("?", '?"', "?”", "?)")
 _ENGLISH = frozenset(words("the what which who whom whose when where why how does did"))
@@ -20,7 +19,6 @@ _TITLES = frozenset(words("mr mrs ms dr prof st"))
 _WORD = re.compile(r"\w+(?:[-_]\w+)*")
 _HYPHENS = str.maketrans({SOFT_HYPHEN: "", "\u2010": "-", "\u2011": "-"})
 _JOINT = re.compile(r"(?<=\w)[-_](?=\w)")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 
 
 def names_of(problem: str) -> frozenset[str]:
@@ -56,10 +54,7 @@ def _is_name(word: str) -> bool:
 
 def _plain(text: str) -> str:
     """Without accents and commas between thousands, and with one kind of hyphen."""
-    text = _THOUSANDS.sub("", text.translate(_HYPHENS))
-    if text.isascii():
-        return text
-    return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    return without_accents(THOUSANDS.sub("", text.translate(_HYPHENS)))
 
 
 def _join(text: str) -> str:

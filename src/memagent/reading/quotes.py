@@ -29,7 +29,9 @@ _TOKEN = re.compile(
 _PLAIN_WORD = re.compile(
     rf"[{UNSPACED}](?=([{UNSPACED}]?))|[^\W_{UNSPACED}]+(?:{SOFT_HYPHEN}[^\W_{UNSPACED}]+)*"
 )
-_THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
+THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u202f](?=\d{3}(?!\d))")
+"""What stands between the thousands of a number."""
+
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HYPHENATED = re.compile(r"\w[-\u2010\u2011]\w")
 _JOINING = set("/\\^×÷±+=~#&@")
@@ -166,7 +168,7 @@ def _number(text: str) -> str:
     """A number in a form that is the same for all its spellings: minus, digits, symbols."""
     symbols = "".join(sorted(_SYMBOL.findall(text)))
     digits = re.sub(rf"[{_MINUS}]", "-", "".join(_SYMBOL.sub("", text).split(" ")))
-    return re.sub(r"(?<!\d)\.", "0.", _THOUSANDS.sub("", digits.strip())) + symbols
+    return re.sub(r"(?<!\d)\.", "0.", THOUSANDS.sub("", digits.strip())) + symbols
 
 
 def _agree(needle: _Words, haystack: _Words, first: int) -> bool:

@@ -6,7 +6,6 @@ A value is what the text says, word for word. One that does not parse is kept as
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from memagent.errors import SettingsError, extra_hint
 from memagent.reading.tally.counting import Value
 from memagent.reading.tally.plan import Kind
+from memagent.text import without_accents
 
 NOTHING = frozenset({
     "", "null", "none", "n a", "na", "nil", "unknown", "missing", "not stated", "not mentioned",
@@ -106,8 +106,7 @@ def date_order(texts: Iterable[str]) -> str:
 
 def fold(text: str) -> str:
     """A text as it is compared: small letters without accents, words with one space between them."""
-    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
-    return " ".join(re.findall(r"\w+", plain.casefold()))
+    return " ".join(re.findall(r"\w+", without_accents(text).casefold()))
 
 
 def find_all(kind: Kind, value: str, text: str) -> list[tuple[int, int]]:
