@@ -28,6 +28,7 @@ from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import AUTO
 from memagent.reading.excerpts import excerpts_of
 from memagent.reading.verdicts import log_odds
+from memagent.reading.workflows.select import FIRST
 from memagent.types import ESTIMATE
 
 PROBLEM = "Which instruments does the teacher own?"
@@ -42,7 +43,9 @@ DOCUMENT = "\n\n".join(
     for number, more in enumerate(["", FACTS[0], "", TRAP, FACTS[1], "", FACTS[2], ""])
 )
 IN_THE_TEXTS_WORDS = DOCUMENT.replace(FACTS[0], "Instruments of the teacher: a cello.")
-SETTINGS = ReadSettings(workflow="select", chunk_tokens=40, memory_tokens=200, answer_tokens=40)
+SETTINGS = ReadSettings(
+    workflow="select", chunk_tokens=40, memory_tokens=200, answer_tokens=40, likeliest_chunks=0
+)
 INSTRUMENTS = ("cello", "flute", "harp")
 
 
@@ -171,6 +174,21 @@ def test_if_one_of_the_likeliest_chunks_helps_clearly_no_other_is_read() -> None
     assert [update.chunk_index for update in updates] == sorted(update.chunk_index for update in updates)
 
 
+@pytest.mark.parametrize(("verdict", "judged"), [(0.6, FIRST), (0.4, 7)])
+def test_the_likeliest_few_may_be_enough(verdict: float, judged: int) -> None:
+    helps = reader(verdict=lambda text, _: verdict if "cello" in text else -5.0)
+    _, (*updates, _) = read(helps, text=IN_THE_TEXTS_WORDS, likeliest_chunks=6)
+    assert len(updates) == judged
+
+
+def test_more_of_the_likeliest_are_judged_before_the_others() -> None:
+    sheep = " Sheep went by on the road. A cart stood near the old barn. Rain fell on the town and the hill."
+    openings = ["Which instruments does a teacher own?"] * 5 + ["A teacher has a harp."] + ["Nobody."] * 3
+    text = "\n\n".join(opening + sheep for opening in openings)
+    result, (*updates, _) = read(text=text, likeliest_chunks=6)
+    assert (len(updates), result.answer, result.stopped_early) == (6, "harp", True)
+
+
 def test_that_nothing_helps_is_not_said_before_all_chunks_are_read() -> None:
     last = reader(verdict=lambda text, _: 3.0 if "harp" in text else 0.4 if "does own" in text else -5.0)
     result, (*updates, _) = read(last, likeliest_chunks=2)
@@ -206,12 +224,12 @@ def test_a_read_that_stopped_early_resumes(tmp_path: Path) -> None:
     again = reader()
     result, _ = run(again, document, settings, problem=PROBLEM, trace=trace, resume=True)
     assert again.prompts == [] and whole.stopped_early
-    assert (result.answer, result.chunks, result.stopped_early) == (whole.answer, 6, True)
+    assert (result.answer, result.chunks, result.stopped_early) == (whole.answer, FIRST, True)
     more = reader()
     result, _ = run(
         more, document, settings.replace(likeliest_chunks=0), problem=PROBLEM, trace=trace, resume=True
     )
-    assert (len(more.prompts), result.chunks, result.stopped_early) == (1, 7, False)
+    assert (len(more.prompts), result.chunks, result.stopped_early) == (4, 7, False)
 
 
 def test_a_second_round_sees_what_is_known() -> None:

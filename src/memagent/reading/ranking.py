@@ -93,10 +93,10 @@ def _slot(word: str) -> int:
 
 
 async def best_chunks(question: str, chunks: AsyncIterator[Chunk], most: int) -> list[int]:
-    """The indices, in order, of the `most` chunks most relevant to a question; the first win ties."""
+    """The indices of the `most` chunks most relevant to a question, best first; the first win ties."""
     question_stems = set(stems(question))
     tallies = [await asyncio.to_thread(_tally, chunk.shown, question_stems) async for chunk in chunks]
-    return sorted(_rank(tallies)[:most])
+    return _rank(tallies)[:most]
 
 
 def best_passages(question: str, passages: Iterable[str], most: int) -> list[int]:

@@ -54,8 +54,8 @@ class Likeliest(Options):
     off: ClassVar[dict[str, Any]] = {"likeliest_chunks": 0}
     likeliest_chunks: Count = Field(
         default=16,
-        description="how many chunks, those that share the most words with the question, are judged first: "
-        "if one of them helps clearly enough, no other is read (auto, select; 0: all are)",
+        description="how many chunks, those that share the most words with the question, are judged first, "
+        "four before the rest: if one helps clearly enough, no more are read (auto, select; 0: all are)",
     )
 
 

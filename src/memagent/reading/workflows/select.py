@@ -5,8 +5,9 @@ That costs one token a chunk. The memory holds the best chunks word for word and
 far as there is room, else the sentences most relevant to the problem. The answer is made from the best chunk,
 and from those that are nearly as good.
 
-A model that was trained to judge begins with the chunks that share the most words with the problem. If one of
-them helps clearly enough, the others are not read; that nothing helps is never said before all are read.
+A model that was trained to judge begins with the chunks that share the most words with the problem, first a
+few, then more. As soon as one of them helps clearly enough, the others are not read; that nothing helps is
+never said before all are read.
 
 With more `rounds`, all chunks are judged again along with what is known by then, which may name what the
 problem does not. If the engine tells no log-probabilities, a note is taken on every chunk instead (`notes`).
@@ -50,6 +51,9 @@ MIN_HELPS = -0.3
 MIN_CLEAR = 0.5
 """Log-odds, from which a chunk helps clearly enough by such a model."""
 
+FIRST = 4
+"""So many of the likeliest chunks are judged first of all: if any helps, one of these mostly does."""
+
 _log = logging.getLogger("memagent")
 
 
@@ -60,7 +64,7 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
     """
     best = Best(reading)
     likeliest = [] if memory else await _find_likeliest(reading, best)
-    async with aclosing(reading.passes.only(likeliest) if likeliest else chunks) as chunks:
+    async with aclosing(reading.passes.only(sorted(likeliest[:FIRST])) if likeliest else chunks) as chunks:
         first = await anext(chunks, None)
         if first is None:  # all were passed over
             return
@@ -88,7 +92,7 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
 
 
 async def _find_likeliest(reading: Reading, best: Best) -> list[int]:
-    """The indices of the chunks that share the most words with the problem; none to read all in order.
+    """The indices of the chunks that share the most words with the problem, most first; none to read all.
 
     Only a model that was trained to judge tells what helps clearly, and only an answer needs no more.
     """
@@ -113,14 +117,16 @@ async def _judge_all(reading: Reading, best: Best, chunks: Chunks, likeliest: Se
 async def _stages(
     reading: Reading, best: Best, chunks: Chunks, likeliest: Sequence[int]
 ) -> AsyncGenerator[tuple[Chunks, str], None]:
-    """These chunks, then the others unless one helps clearly enough, then all in each further round.
+    """These chunks, then more until one helps clearly enough, then all in each further round.
 
     Each with what is known by then.
     """
     yield chunks, ""
-    if likeliest and best.highest < MIN_CLEAR:
-        others = set(range(await reading.passes.count())) - set(likeliest)
-        yield reading.passes.only(sorted(others)), ""
+    if likeliest:
+        others = set(range(await reading.passes.count())).difference(likeliest)
+        for indices in (likeliest[FIRST:], others):
+            if indices and best.highest < MIN_CLEAR:
+                yield reading.passes.only(sorted(indices)), ""
     for _ in range(1, reading.settings.of(Rounds).rounds or 1):
         yield reading.passes.again(), best.shown
 
