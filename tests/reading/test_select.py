@@ -174,7 +174,7 @@ def test_if_one_of_the_likeliest_chunks_helps_clearly_no_other_is_read() -> None
     assert [update.chunk_index for update in updates] == sorted(update.chunk_index for update in updates)
 
 
-@pytest.mark.parametrize(("verdict", "judged"), [(0.6, FIRST), (0.4, 7)])
+@pytest.mark.parametrize(("verdict", "judged"), [(1.1, FIRST), (0.9, 6), (0.4, 7)])
 def test_the_likeliest_few_may_be_enough(verdict: float, judged: int) -> None:
     helps = reader(verdict=lambda text, _: verdict if "cello" in text else -5.0)
     _, (*updates, _) = read(helps, text=IN_THE_TEXTS_WORDS, likeliest_chunks=6)

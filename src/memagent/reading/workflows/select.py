@@ -54,6 +54,9 @@ MIN_CLEAR = 0.5
 FIRST = 4
 """So many of the likeliest chunks are judged first of all: if any helps, one of these mostly does."""
 
+MIN_CERTAIN = 1.0
+"""Log-odds, from which one of these few is enough."""
+
 _log = logging.getLogger("memagent")
 
 
@@ -124,8 +127,8 @@ async def _stages(
     yield chunks, ""
     if likeliest:
         others = set(range(await reading.passes.count())).difference(likeliest)
-        for indices in (likeliest[FIRST:], others):
-            if indices and best.highest < MIN_CLEAR:
+        for indices, enough in ((likeliest[FIRST:], MIN_CERTAIN), (others, MIN_CLEAR)):
+            if indices and best.highest < enough:
                 yield reading.passes.only(sorted(indices)), ""
     for _ in range(1, reading.settings.of(Rounds).rounds or 1):
         yield reading.passes.again(), best.shown
