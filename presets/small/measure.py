@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import random
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +23,7 @@ from typing import Any
 
 from memagent import EngineSettings, Read, ReadSettings, open_engine, text_document
 from memagent.engines.wrappers import Wrapper
+from memagent.errors import EmptyAnswerError
 from memagent.training.data import load_function
 from memagent.training.rewards import exact_reward
 from memagent.training.settings import load_training
@@ -81,17 +83,18 @@ async def read(asked: Example, engine: Engine, settings: ReadSettings) -> Row:
     notes, places = notes_of(asked.document), places_of(asked.document)
     noted: set[str] = set()
     memory, idle, writes, answer = "", 0, 0, ""
-    async for conversation in Read(
-        asked.problem, text_document(asked.document, is_example=True), engine, settings
-    ):
-        if conversation.kind == "answer":
-            answer = conversation.completion.text
-        elif conversation.span and not conversation.unused:
-            if not any(start < conversation.span[1] and conversation.span[0] < end for start, end in places):
-                idle += 1
-                writes += conversation.memory != memory
-            memory = conversation.memory
-            noted |= {note for note in notes if note in memory}
+    document = text_document(asked.document, is_example=True)
+    with suppress(EmptyAnswerError):  # it is wrong, and what was noted counts all the same
+        async for conversation in Read(asked.problem, document, engine, settings):
+            if conversation.kind == "answer":
+                answer = conversation.completion.text
+            elif conversation.span and not conversation.unused:
+                start, end = conversation.span
+                if not any(first < end and start < last for first, last in places):
+                    idle += 1
+                    writes += conversation.memory != memory
+                memory = conversation.memory
+                noted |= {note for note in notes if note in memory}
     needed, others = set(asked.evidence), set(notes) - set(asked.evidence)
     return {
         "score": score(asked, answer),

@@ -310,19 +310,20 @@ def test_no_two_uses_share_an_example() -> None:
     assert make_examples("careful", TASKS) == [replace(example) for example in uses[0][:TASKS]]
 
 
-def test_what_a_reader_notes_is_counted() -> None:
+@pytest.mark.parametrize(("answer", "score"), [("The answer is Di Eb.", 1.0), ("", 0.0)])
+def test_what_a_reader_notes_is_counted(answer: str, score: float) -> None:
     town, other = "The home town of Ada Bo is Cu.", "The mayor of Cu is Di Eb."
     document = f"{town} Nothing.\n{other} A word more is there.\nNo fact is here, though it is long enough."
     example = Example(
         "id", "two_hops", "Who?", document, ("Di Eb",), length_tokens=29, evidence=("of Ada Bo is Cu",)
     )
-    replies = iter(["of Ada Bo is Cu", "of Cu is Di Eb", "of Cu is Di Eb\nnone", "The answer is Di Eb."])
+    replies = iter(["of Ada Bo is Cu", "of Cu is Di Eb", "of Cu is Di Eb\nnone", answer])
     engine = ScriptedEngine(lambda _: next(replies))
     engine.model = replace(engine.model, count_tokens=lambda text: len(text.split()))
     settings = read_with("gated", chunk_tokens=11)
     assert asyncio.run(of("measure.py", "read")(example, engine, settings)) == {
-        "score": 1.0, "needed": 1, "needed noted": 1, "held": 0, "others": 1, "others noted": 1,
-        "idle": 1, "idle writes": 1, "answer": "The answer is Di Eb.",
+        "score": score, "needed": 1, "needed noted": 1, "held": 0, "others": 1, "others noted": 1,
+        "idle": 1, "idle writes": 1, "answer": answer,
     }  # fmt: skip
 
 
