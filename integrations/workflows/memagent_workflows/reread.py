@@ -102,7 +102,7 @@ async def _read_for(reading: Reading, question: str, memory: str) -> AsyncGenera
     places: list[int] = list(range(await reading.passes.count()))
     if len(places) > _MAX_CHUNKS:
         wanted = f"{reading.problem}\n{question}"
-        places = sorted(await best_chunks(wanted, reading.passes.looked_through(), _MAX_CHUNKS))
+        places = await best_chunks(wanted, reading.passes.looked_through(), _MAX_CHUNKS)
 
     def prompt(shown: str, memory: str) -> tuple[Message, ...]:
         return reading.prompts.fill(

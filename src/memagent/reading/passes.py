@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -90,8 +90,8 @@ class Passes:
         await drain(self._cut())
         return len(self._readable)
 
-    async def again(self, indices: Sequence[int] | None = None) -> AsyncGenerator[Chunk, None]:
-        """A further pass, over all chunks or those at these indices, in order and below `count`."""
+    async def again(self, indices: Collection[int] | None = None) -> AsyncGenerator[Chunk, None]:
+        """A further pass, in order, over all chunks or those at these indices, which are below `count`."""
         count = await self.count()
         indices = range(count) if indices is None else indices
         self._on_pass(len(indices))
@@ -99,9 +99,9 @@ class Passes:
             async for chunk in chunks:
                 yield chunk
 
-    def only(self, indices: Sequence[int]) -> AsyncGenerator[Chunk, None]:
-        """The chunks with these indices, which are in order and below `count`, as part of a pass."""
-        return self._hand_out(self._at(indices))
+    def only(self, indices: Collection[int]) -> AsyncGenerator[Chunk, None]:
+        """The chunks with these indices, which are below `count`, in order, as part of a pass."""
+        return self._hand_out(self._at(sorted(indices)))
 
     async def looked_through(self) -> AsyncGenerator[Chunk, None]:
         """All chunks, to be looked at without a model: no callback is called."""

@@ -67,7 +67,7 @@ async def select(reading: Reading, chunks: Chunks, memory: str = "") -> Conversa
     """
     best = Best(reading)
     likeliest = [] if memory else await _find_likeliest(reading, best)
-    async with aclosing(reading.passes.only(sorted(likeliest[:FIRST])) if likeliest else chunks) as chunks:
+    async with aclosing(reading.passes.only(likeliest[:FIRST]) if likeliest else chunks) as chunks:
         first = await anext(chunks, None)
         if first is None:  # all were passed over
             return
@@ -129,7 +129,7 @@ async def _stages(
         others = set(range(await reading.passes.count())).difference(likeliest)
         for indices, enough in ((likeliest[FIRST:], MIN_CERTAIN), (others, MIN_CLEAR)):
             if indices and best.highest < enough:
-                yield reading.passes.only(sorted(indices)), ""
+                yield reading.passes.only(indices), ""
     for _ in range(1, reading.settings.of(Rounds).rounds or 1):
         yield reading.passes.again(), best.shown
 
