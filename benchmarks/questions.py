@@ -20,7 +20,6 @@ import asyncio
 import json
 import sys
 import time
-from functools import partial
 from typing import Any
 
 import measure
@@ -46,7 +45,6 @@ async def computed(engine: Engine, text: str, questions: int, settings: ReadSett
 
     async def ended(question: str, seat: Seat) -> Usage:
         read = Read(question, document, seat, settings)
-        seat.progress = partial(getattr, read, "progress")
         try:
             async for _ in read:
                 pass

@@ -55,8 +55,8 @@ OWN_KINDS = {
     "several places": ("several",),
 }
 OURS: dict[str, dict[str, Any]] = {
-    **{name: verdicts.OURS[name] for name in ("default", "default, one by one", "question as note")},
-    "default, two rounds": verdicts.OURS["default"] | {"rounds": 2},
+    **{name: verdicts.OURS[name] for name in ("default", "default, all judged", "question as note")},
+    "default, two rounds": {"workflow": "auto", "rounds": 2},
     **{name: {"workflow": name} for name in ("notes", "overwrite", "parallel", "tally")},
     **{name: verdicts.OURS[name] for name in ("rag", "full")},
 }

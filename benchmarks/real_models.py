@@ -233,7 +233,7 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
         document, started = text_document(text), time.perf_counter()
         seats = Together(engine, len(asked)).seats
         reads = [
-            Read(question.problem, document, seat, settings, in_step=len(asked) > 1)
+            Read(question.problem, document, seat, settings)
             for question, seat in zip(asked, seats, strict=True)
         ]
         errors = await asyncio.gather(*map(_finish, reads, seats))
@@ -255,7 +255,6 @@ async def read_ours(engine: Engine, model: str, reader: Reader, examples: Sequen
 
 async def _finish(read: Read, seat: Seat) -> str:
     """Read to the end; returns the error, if any."""
-    seat.progress = lambda: read.progress
     try:
         await drain(aiter(read))
     except MemAgentError as error:

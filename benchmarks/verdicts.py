@@ -9,9 +9,8 @@ and `--limit` choose some. All readers have the same model, greedy, and 64 token
 `--answers`, that model gives the verdicts, and another one everything else:
 
 - `default`: the whole document in one prompt if it is short, as those of HotpotQA and SQuADShifts are, else
-  `select`, with all questions on a document together, so that every chunk is judged;
-- `default, one by one`: each question read on its own, which ends after the 16 likeliest chunks if one of
-  them helps clearly enough; it takes over the verdicts of `default`, so its seconds mean nothing;
+  `select`, with all questions on a document together, each begun with its likeliest chunks;
+- `default, all judged`: the same, but every chunk of a longer document is judged for each question;
 - `select`: judges all chunks of short ones too; `select, untrained`: without the LoRA for verdicts;
 - `question as note`: `notes`, with the question itself in the place of every note: words alone choose;
 - `rag`: four passages of 256 tokens by BM25, with the gate by words that it ships with;
@@ -110,8 +109,8 @@ class QuestionAsNote(Wrapper):
 
 
 OURS: dict[str, dict[str, Any]] = {
-    "default": {"workflow": "auto", "likeliest_chunks": 0},
-    "default, one by one": {"workflow": "auto", "likeliest_chunks": 16},
+    "default": {"workflow": "auto"},
+    "default, all judged": {"workflow": "auto", "likeliest_chunks": 0},
     "select": {"workflow": "select"},
     "select, untrained": {"workflow": "select"},
     "question as note": {"workflow": "notes"},
@@ -166,17 +165,16 @@ async def read_with(engine: Memo, reader: Reader, examples: Sequence[Example], m
     if reader.name in RETRIEVERS:
         await judge_together(engine, reader.name, examples)
         return [await answer_from_passages(engine, reader.name, example, model) for example in examples]
-    if reader.name == "default, one by one":
-        return [row for example in examples for row in await read_ours(engine, model, reader, [example])]
-    wrapped = {"question as note": QuestionAsNote(engine.engine), "default": engine}
-    return await read_ours(wrapped.get(reader.name, engine.engine), model, reader, examples)
+    wrapped = QuestionAsNote(engine.engine) if reader.name == "question as note" else engine.engine
+    return await read_ours(wrapped, model, reader, examples)
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Print each reader's right answers by kind, what it invents and declines, and the default's lead."""
+    """Print each reader's right answers by kind, what it invents and declines, and the first one's lead."""
     kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
     readers = real_models.names_of(rows, READERS)
-    scores = {(row["reader"], row["id"]): row["score"] for row in rows if not row["absent"]}
+    firsts = [row for row in rows if not row["absent"] and row["reader"] == readers[0]]
+    scores = {row["id"]: row["score"] for row in firsts}
     lines, paired = [], []
     for name in readers:
         own = [row for row in rows if row["reader"] == name]
@@ -191,12 +189,12 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
             f"{sum(row['declined'] for row in answered)} of {len(answered)}",
             f"{fmean(row['seconds'] for row in own):.1f}",
         ])  # fmt: skip
-        if name != "default":
+        if name != readers[0]:
             paired.append(
                 [name, *(_difference(group, scores) for group in by_kind), _difference(answered, scores)]
             )
     print(table(["reader", *kinds, "either way, F1", "invented", "declined", "seconds"], lines))
-    print("\nthe default minus each reader, over the questions that both read")
+    print(f"\n{readers[0]} minus each reader, over the questions that both read")
     print(table(["reader", *kinds, "all"], paired))
 
 
@@ -213,8 +211,8 @@ def _percent(rows: Sequence[dict[str, Any]], scorer: Callable[[str, tuple[str, .
     return f"{fmean(scorer(row['prediction'], tuple(row['answers'])) for row in rows):.0%}" if rows else ""
 
 
-def _difference(rows: Sequence[dict[str, Any]], scores: dict[tuple[str, str], float]) -> str:
-    values = [scores["default", row["id"]] - row["score"] for row in rows if ("default", row["id"]) in scores]
+def _difference(rows: Sequence[dict[str, Any]], scores: dict[str, float]) -> str:
+    values = [scores[row["id"]] - row["score"] for row in rows if row["id"] in scores]
     if len(values) < 2:
         return ""
     low, high = paired_interval(values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from function_engine import FunctionEngine
 from memagent import (
+    Completion,
     Conversation,
     Engine,
     EngineError,
@@ -83,7 +83,6 @@ async def ended(
     read = Read(
         question, text_document(DOCUMENT), seat, SETTINGS.replace(**settings), trace=trace, resume=resume
     )
-    seat.progress = partial(getattr, read, "progress")
     try:
         return read.answer, [conversation async for conversation in read]
     finally:
@@ -148,6 +147,18 @@ def test_a_read_that_needs_another_call_is_waited_for() -> None:
     together(engine, *QUESTIONS)
     assert sum("<written-" in prompt for prompt in engine.prompts) > 2
     assert chunks(engine) == sorted(chunks(engine))
+
+
+@pytest.mark.parametrize(("calls", "rest"), [(1, "0012233455"), (4, "0123023455")])
+def test_reads_that_begin_with_other_chunks_share_the_rest(calls: int, rest: str) -> None:
+    def judge(prompt: str) -> Completion | str:
+        return Completion("No", "stop", alternatives={"Yes": -3.0, "No": -0.05})
+
+    engine = FunctionEngine(judge, engine_of(), judges="trained", calls=calls)
+    questions = ("Which chunk says word1?", "Which chunk says word4?")
+    ended = together(engine, *questions, workflow="select", likeliest_chunks=1, memory_tokens=200)
+    assert [len(conversations) for _, conversations in ended] == [6, 6]
+    assert "".join(chunks(engine)) == "14" + rest
 
 
 def test_the_failure_of_one_does_not_stop_the_others() -> None:

@@ -210,13 +210,6 @@ def test_a_model_that_was_not_trained_to_judge_is_never_sure() -> None:
     assert (len(conversations), result.stopped_early) == (8, False)
 
 
-def test_reads_that_go_in_step_read_the_same_chunks() -> None:
-    document, settings = text_document(IN_THE_TEXTS_WORDS, "a.txt"), SETTINGS.replace(likeliest_chunks=3)
-    read = Read(PROBLEM, document, reader(), settings, in_step=True)
-    asyncio.run(drain(aiter(read)))
-    assert (read.progress.chunks, read.stopped_early) == (7, False)
-
-
 def test_a_read_that_stopped_early_resumes(tmp_path: Path) -> None:
     trace, document = tmp_path / "read.jsonl", text_document(DOCUMENT, "a.txt")
     settings = SETTINGS.replace(likeliest_chunks=6)

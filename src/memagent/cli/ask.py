@@ -255,9 +255,8 @@ async def _answer(
     try:
         read = Read(
             question.text, request.document, seat, request.settings.read,
-            trace=question.traces, resume=request.resume, in_step=len(request.questions) > 1,
+            trace=question.traces, resume=request.resume,
         )  # fmt: skip
-        seat.progress = partial(getattr, read, "progress")
         display.begin(question.number, read)
         if asks_to_count(question.text) and not read.counts:
             display.remark("this asks for something to be counted up: memagent tally has code count it")

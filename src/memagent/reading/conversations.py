@@ -47,8 +47,7 @@ class Reading:
     """What the conversations of one read have in common: a workflow holds them through this.
 
     It has no state, so conversations may run side by side. Without `answers`, the read ends with its memory:
-    a workflow that keeps one then makes no answer. Reads `in_step` share what they read of one document, as
-    long as all of them read it from beginning to end.
+    a workflow that keeps one then makes no answer.
     """
 
     problem: str
@@ -58,7 +57,6 @@ class Reading:
     passes: Passes
     settings: ReadSettings = field(default_factory=ReadSettings)
     answers: bool = True
-    in_step: bool = False
     purpose: Purpose = "read"
 
     @property

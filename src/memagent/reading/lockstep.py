@@ -2,21 +2,34 @@
 
 In our prompts the chunk comes before the problem. If all questions about a chunk are asked one after the
 other, a server with a prefix cache computes the chunk once for all of them. So each read calls an engine of
-its own, which waits until all reads are waiting. Then those furthest behind take their turn: of prompts that
-begin alike, one goes first, and the others follow side by side once it has returned.
+its own, which waits until all reads are waiting. Then the read furthest behind takes its turn, and with it
+whatever the others wait for up to that chunk: of prompts that begin alike, one goes first, and the others
+follow side by side once it has returned.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from memagent.engines.wrappers import Wrapper
-from memagent.reading.progress import Progress
 from memagent.types import Completion, Engine, Message, Sampling
 
 _ALIKE = 0.25  # of the shorter prompt
+
+_reached: ContextVar[tuple[int, int]] = ContextVar("reached", default=(0, -1))
+
+
+def reach(index: int) -> None:
+    """Note that a read has reached the chunk with this index: the calls made from here on are about it.
+
+    One that is not after the chunk before begins another sweep over the document. As a task has its own
+    context, so has each read, and each chunk that is asked about beside others.
+    """
+    sweep, latest = _reached.get()
+    _reached.set((sweep + (index <= latest), index))
 
 
 @dataclass(eq=False, slots=True)
@@ -25,16 +38,16 @@ class _Call:
 
     text: str
     turn: asyncio.Future[None]
+    reached: tuple[int, int] = field(default_factory=_reached.get)
     followers: list[_Call] = field(default_factory=list)
 
 
 class Seat(Wrapper):
-    """The engine of one of the reads; `progress` tells how far that is. Call `leave` when the read ends."""
+    """The engine of one of the reads. Call `leave` when the read ends."""
 
     def __init__(self, together: Together) -> None:
         super().__init__(together.engine)
         self.together = together
-        self.progress: Callable[[], Progress] = Progress
         self.waiting: list[_Call] = []
 
     async def complete(self, messages: tuple[Message, ...], sampling: Sampling) -> Completion:
@@ -59,12 +72,6 @@ class Seat(Wrapper):
             self.together.present.remove(self)
         self.together.begin()
 
-    @property
-    def position(self) -> tuple[int, int]:
-        """How far the read is: its pass, and how many chunks of it have had their turn."""
-        now = self.progress()
-        return now.passes, now.reread if now.passes > 1 else now.chunks
-
 
 class Together:
     """Gives several reads their turns, one seat for each."""
@@ -76,15 +83,18 @@ class Together:
         self._running: set[_Call] = set()
 
     def begin(self) -> None:
-        """Give the turn to the reads furthest behind, if all are waiting and no call is running."""
+        """Give the turn to the read furthest behind, if all are waiting and no call is running."""
         if self._running or not self.present or not all(seat.waiting for seat in self.present):
             return
-        behind = min(seat.position for seat in self.present)
-        calls: list[_Call] = []
+        last = min(max(call.reached for call in seat.waiting) for seat in self.present)
+        calls = [
+            call
+            for seat in self.present
+            for call in seat.waiting
+            if call.reached <= last and not call.turn.done()
+        ]
         for seat in self.present:
-            if seat.position == behind:
-                calls += [call for call in seat.waiting if not call.turn.done()]
-                seat.waiting = []
+            seat.waiting = [call for call in seat.waiting if call.reached > last]
         for first, *followers in _groups(calls):
             first.followers = followers
             self._start([first])

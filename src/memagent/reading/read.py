@@ -23,6 +23,7 @@ from memagent.reading.conversations import Purpose, Reading
 from memagent.reading.journal import Journal
 from memagent.reading.lines import Answer
 from memagent.reading.locating import find_sources
+from memagent.reading.lockstep import reach
 from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter, Progress, Result
 from memagent.reading.ranking import RULE, Screen
@@ -57,7 +58,6 @@ class Read:
         purpose: what the read is for; only one that is to `read` asks the model what an unclear reply means.
         answers: whether the read ends with an answer; otherwise it ends with the memory alone, and its
             journal with the last update.
-        in_step: whether other reads of the document ask beside this one, in step (`Together`).
 
     Raises `SettingsError` for an empty problem, an unknown workflow or bad templates, and without `answers`
     for a workflow that keeps no memory; all other errors are raised during iteration.
@@ -76,7 +76,6 @@ class Read:
         statements: Sequence[Statement] = (),
         purpose: Purpose = "read",
         answers: bool = True,
-        in_step: bool = False,
     ) -> None:
         if not problem.strip():
             raise SettingsError("the problem is empty: ask a question")
@@ -99,7 +98,6 @@ class Read:
         self._traces = [trace] if isinstance(trace, Path) else list(trace or ())
         self._beginnings: dict[str, int] = {}  # of the files' texts in the document
         self._resume, self._memory, self._purpose, self._answers = resume, memory, purpose, answers
-        self._in_step = in_step
         self._journal: Journal | None = None
         progress = Progress(memory=memory, statements=tuple(statements))
         self._meter = Meter(self.settings, document, progress)
@@ -197,7 +195,6 @@ class Read:
             passes,
             self.settings,
             answers=self._answers,
-            in_step=self._in_step,
             purpose=self._purpose,
         )
         await reading.check_problem()
@@ -205,6 +202,7 @@ class Read:
 
     def _hand_out(self, chunk: Chunk, again: bool) -> None:
         """A chunk is about to be read."""
+        reach(chunk.index)
         self._meter.hand_out(chunk, again)
         for part in chunk.parts:
             self._beginnings.setdefault(part.source, part.offset)

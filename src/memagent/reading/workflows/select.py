@@ -100,7 +100,7 @@ async def _find_likeliest(reading: Reading, best: Best) -> list[int]:
     Only a model that was trained to judge tells what helps clearly, and only an answer needs no more.
     """
     first, settings = reading.settings.of(Likeliest).likeliest_chunks, reading.settings
-    in_order = reading.in_step or settings.screen or settings.of(Rounds).rounds > 1
+    in_order = settings.screen or settings.of(Rounds).rounds > 1
     if not first or in_order or not (reading.answers and reading.model.judges):
         return []
     async with aclosing(reading.passes.looked_through()) as chunks:
