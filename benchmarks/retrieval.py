@@ -100,17 +100,30 @@ def rank_by_both(problem: str, passages: tuple[str, ...]) -> list[int]:
     return sorted(scores, key=lambda index: -scores[index])
 
 
-TURNS = 8
+TURNS = 7
 _COMMAND = re.compile(r"^\W*(grep|rank|read|answer)\b[:\s]*(.*)", re.IGNORECASE | re.DOTALL)
-_TOOLS = """You answer a question about a document that you cannot see whole. It has passages 1 to {count}.
-Reply with one command, and nothing else:
-grep WORDS: the lines that have all of these words
-rank WORDS: the numbers of the passages that have most to do with these words, best first
-read NUMBER: that passage
-answer TEXT: your answer to the question, short; or: answer not in the document
+_TOOLS = """A question is to be answered from a document that you cannot see whole. Its passages have \
+numbers. Each of your replies is one command:
+rank and some words: the passages that have most to do with these words
+grep and some words: the lines that have all of these words
+read and up to three numbers: the passages with these numbers
+answer and your answer, as short as it can be
 
-Question: {problem}"""
-_MAX_SHOWN = 1500  # characters of a tool's result
+Passages 1 to 9. Question: When did the harbour of Marwick open?"""
+_SHOWN_HOW = (
+    Message("user", _TOOLS),
+    Message("assistant", "rank harbour Marwick open"),
+    Message("user", "4, 1, 7"),
+    Message("assistant", "read 4, 1"),
+    Message(
+        "user",
+        "The harbour of Marwick took seven years to build. It opened in May 1931, without its crane.\n\n"
+        "Marwick has two schools, and a market on Fridays.",
+    ),
+    Message("assistant", "answer May 1931"),
+)
+_MAX_READ = 3  # passages by one command
+_MAX_SHOWN = 3500  # characters of a tool's result
 
 RETRIEVERS = {
     "BM25": Retriever(rank_by_words),
@@ -207,37 +220,50 @@ async def answer_from_passages(engine: Memo, name: str, example: Example, model:
 
 
 async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
-    """Answer with three tools: grep, BM25, and reading a passage. A reply without a command is an answer."""
-    passages = cut_passages(example.document)
-    messages = [Message("user", _TOOLS.format(count=len(passages), problem=example.problem))]
-    started, prediction, seen = time.perf_counter(), NOT_THERE, ""
-    for turn in range(TURNS):
-        if turn == TURNS - 1:
-            messages[-1] = Message("user", f"{messages[-1].content}\n\nNow only `answer TEXT` is left.")
-        reply = await engine.complete(tuple(messages), Sampling(real_models.ANSWER_TOKENS, thinking=False))
+    """Answer with three tools: grep, BM25, and reading a passage. A reply without a command is an answer.
+
+    If none has come by the last turn, or a command comes again, the model is asked once more, as the
+    retrievers ask it, from what the tools have shown.
+    """
+    passages, mark = cut_passages(example.document), text_document(example.document).mark
+    asked = Message(
+        "user", f"Right. Another document: passages 1 to {len(passages)}. Question: {example.problem}"
+    )
+    messages, results, prediction = [*_SHOWN_HOW, asked], dict[tuple[str, str], str](), NOT_THERE
+    sampling = Sampling(real_models.ANSWER_TOKENS, thinking=False)
+    started = time.perf_counter()
+    for turn in range(1, TURNS + 1):
+        reply = await engine.complete(tuple(messages), sampling)
         text = without_thought(reply.text).strip()
         command = _COMMAND.match(text)
         name, argument = (command[1].lower(), command[2].strip()) if command else ("answer", text)
-        if name == "answer" or turn == TURNS - 1:
+        action = name, argument.partition("\n")[0]
+        if name == "answer":
             prediction = argument or NOT_THERE
             break
-        shown = use_tool(name, argument.partition("\n")[0], passages)
-        seen += shown
-        messages += [Message("assistant", text), Message("user", shown)]
-    held = bool(real_models.score_answer(example.task, seen, example.answers))
+        if turn == TURNS or action in results:
+            template = "doubt" if lacks_a_name(example.document, example.problem) else "answer"
+            seen = "\n\n".join(results.values())
+            last = AUTO.for_document(mark).fill(template, problem=example.problem, memory=seen)
+            prediction, turn = (await engine.complete(last, sampling)).text, turn + 1
+            break
+        results[action] = use_tool(*action, passages)
+        messages += [Message("assistant", text), Message("user", results[action])]
+    held = bool(real_models.score_answer(example.task, "\n".join(results.values()), example.answers))
     seconds = round(time.perf_counter() - started, 2)
     return Row.of(
-        model, Reader("agent"), example, prediction=prediction, held=held, calls=turn + 1, seconds=seconds
+        model, Reader("agent"), example, prediction=prediction, held=held, calls=turn, seconds=seconds
     )
 
 
 def use_tool(name: str, argument: str, passages: tuple[str, ...]) -> str:
-    """What a tool of the agent replies, at most 1,500 characters."""
+    """What a tool of the agent replies, at most 3,500 characters."""
     if name == "read":
-        number = re.search(r"\d+", argument)
-        if not number or not 1 <= int(number[0]) <= len(passages):
+        numbers = [int(number) for number in re.findall(r"\d{1,6}", argument)]
+        wanted = [passages[number - 1] for number in numbers if 1 <= number <= len(passages)]
+        if not wanted:
             return f"There is no such passage: say a number from 1 to {len(passages)}."
-        return passages[int(number[0]) - 1][:_MAX_SHOWN]
+        return "\n\n".join(wanted[:_MAX_READ])[:_MAX_SHOWN]
     if name == "rank":
         return ", ".join(str(index + 1) for index in best_passages(argument, passages, 5))
     words = argument.casefold().strip("\"'`").split()
