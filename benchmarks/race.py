@@ -57,7 +57,10 @@ OWN_KINDS = {
 OURS: dict[str, dict[str, Any]] = {
     **{name: verdicts.OURS[name] for name in ("default", "default, all judged", "question as note")},
     "default, two rounds": {"workflow": "auto", "rounds": 2},
-    **{name: {"workflow": name} for name in ("notes", "overwrite", "parallel", "tally")},
+    **{
+        name: {"workflow": name}
+        for name in ("notes", "overwrite", "parallel", "refine", "map_reduce", "tally")
+    },
     **{name: verdicts.OURS[name] for name in ("rag", "full")},
 }
 LLAMAINDEX = Reader("LlamaIndex tree", peer=("llamaindex", "tree_summarize", "llamaindex"), chunk_tokens=1000)
