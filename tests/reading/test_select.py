@@ -210,6 +210,18 @@ def test_a_model_that_was_not_trained_to_judge_is_never_sure() -> None:
     assert (len(conversations), result.stopped_early) == (8, False)
 
 
+def test_one_chunk_has_to_help_and_those_nearly_as_good_are_kept_beside_it() -> None:
+    def verdicts(cello: float, flute: float, harp: float) -> Result:
+        odds = {"cello": cello, "flute": flute, "harp": harp}
+        judging = reader(verdict=lambda text, _: next((odds[word] for word in odds if word in text), -5.0))
+        return read(judging)[0]
+
+    assert verdicts(0.0, -1.0, -4.0).answer == "cello, flute"
+    assert verdicts(3.0, 0.0, -4.0).answer == "cello"
+    assert "flute" in verdicts(3.0, 0.0, -4.0).memory, "it helps, but is not nearly as good"
+    assert verdicts(-0.5, -0.6, -0.7).memory == ""
+
+
 def test_a_read_that_stopped_early_resumes(tmp_path: Path) -> None:
     trace, document = tmp_path / "read.jsonl", text_document(DOCUMENT, "a.txt")
     settings = SETTINGS.replace(likeliest_chunks=6)

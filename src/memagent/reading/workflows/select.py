@@ -46,7 +46,7 @@ AS_GOOD = 1.5
 
 _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
 MIN_HELPS = -0.3
-"""Log-odds, below which a chunk does not help by a model that was trained to judge."""
+"""Log-odds that one chunk has to reach, or nothing is kept by a model that was trained to judge."""
 
 MIN_CLEAR = 0.5
 """Log-odds, from which a chunk helps clearly enough by such a model."""
@@ -224,6 +224,7 @@ class Best:
         self._unseen -= seen_in(excerpt.source.excerpt, self._unseen)
         verdict = self._verdict_of(conversation)
         if verdict is not None:
+            self.highest = max(self.highest, verdict)
             self._keep(number, Candidate(verdict, (excerpt.source,), ()))
         return replace(conversation, memory=self.memory)
 
@@ -241,7 +242,7 @@ class Best:
         verdict, reading = conversation.verdict, self._reading
         if reading.purpose == "train" and reading.settings.temperature > 0:
             return verdict if conversation.completion.text.strip() == YES else None
-        return None if reading.model.judges and verdict is not None and verdict < MIN_HELPS else verdict
+        return verdict
 
     def _is_among_best(self, worth: float) -> bool:
         return sum(candidate.worth >= worth for candidate in self._candidates.values()) < MAX_KEPT
@@ -252,7 +253,16 @@ class Best:
         for worst in ranked[MAX_KEPT:]:
             del self._candidates[worst]
         if number in self._candidates:
-            self._fit([self._candidates[key] for key in ranked[:MAX_KEPT]])
+            self._fit(self._helpful([self._candidates[key] for key in ranked[:MAX_KEPT]]))
+
+    def _helpful(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
+        """By a trained judge, those that help or are nearly as good as the best, if the best helps."""
+        if not self._reading.model.judges:
+            return ranked
+        if self.highest < MIN_HELPS:
+            return []
+        least = min(MIN_HELPS, ranked[0].worth - AS_GOOD)
+        return [candidate for candidate in ranked if candidate.worth >= least]
 
     def _fit(self, ranked: Sequence[Candidate]) -> None:
         """Hold the best whole, something of as many others as fit, and of these as many whole as fit."""
