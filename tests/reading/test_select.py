@@ -312,12 +312,12 @@ def test_in_training_the_word_that_was_drawn_decides() -> None:
     def reply(prompt: str) -> Completion | str:
         if text := section(prompt, "text"):
             word = "Yes" if "cello" in text or "harp" in text else "No"
-            return Completion(word, "length", alternatives={"Yes": -0.7, "No": -0.7})
+            return Completion(word, "length", alternatives={"Yes": -2.0, "No": -0.15})
         return ", ".join(
             instrument for instrument in INSTRUMENTS if instrument in section(prompt, "document")
         )
 
-    engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE)
+    engine = FunctionEngine(reply, count_tokens=estimate_tokens, tokenizer=ESTIMATE, judges="trained")
     document, settings = text_document(DOCUMENT, "a.txt"), SETTINGS.replace(temperature=1.0)
     sampled = Read(PROBLEM, document, engine, settings, purpose="train")
     asyncio.run(drain(aiter(sampled)))

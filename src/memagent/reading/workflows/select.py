@@ -239,10 +239,12 @@ class Best:
 
         In training, whose sampled words are what is rewarded, the word that was drawn decides.
         """
-        verdict, reading = conversation.verdict, self._reading
-        if reading.purpose == "train" and reading.settings.temperature > 0:
-            return verdict if conversation.completion.text.strip() == YES else None
-        return verdict
+        is_no = self._is_drawn and conversation.completion.text.strip() != YES
+        return None if is_no else conversation.verdict
+
+    @property
+    def _is_drawn(self) -> bool:
+        return self._reading.purpose == "train" and self._reading.settings.temperature > 0
 
     def _is_among_best(self, worth: float) -> bool:
         return sum(candidate.worth >= worth for candidate in self._candidates.values()) < MAX_KEPT
@@ -257,7 +259,7 @@ class Best:
 
     def _helpful(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
         """By a trained judge, those that help or are nearly as good as the best, if the best helps."""
-        if not self._reading.model.judges:
+        if self._is_drawn or not self._reading.model.judges:
             return ranked
         if self.highest < MIN_HELPS:
             return []
