@@ -27,6 +27,7 @@ from memagent.concurrency import drain
 from memagent.documents.tokens import estimate_tokens
 from memagent.prompts import AUTO
 from memagent.reading.excerpts import excerpts_of
+from memagent.reading.read import NOT_FOUND
 from memagent.reading.verdicts import log_odds
 from memagent.reading.workflows.select import FIRST
 from memagent.types import ESTIMATE
@@ -219,7 +220,19 @@ def test_one_chunk_has_to_help_and_those_nearly_as_good_are_kept_beside_it() -> 
     assert verdicts(0.0, -1.0, -4.0).answer == "cello, flute"
     assert verdicts(3.0, 0.0, -4.0).answer == "cello"
     assert "flute" in verdicts(3.0, 0.0, -4.0).memory, "it helps, but is not nearly as good"
-    assert verdicts(-0.5, -0.6, -0.7).memory == ""
+    nothing = verdicts(-0.5, -0.6, -0.7)
+    assert (nothing.memory, nothing.answer, nothing.given_up) == ("", NOT_FOUND, 0)
+
+
+@pytest.mark.parametrize("position", [0, 5, 9])
+def test_the_chunk_that_helps_is_kept_wherever_it_stands_among_more_that_share_words(position: int) -> None:
+    texts = [
+        f"Which instruments does the teacher own, they asked on hill {number}." * 2 for number in range(9)
+    ]
+    texts.insert(position, "A harp came from her aunt. Sheep went by on the road, and rain fell.")
+    judging = reader(verdict=lambda text, _: 0.0 if "harp" in text else -0.5)
+    result, _ = read(judging, "\n\n".join(texts))
+    assert "harp" in result.answer and result.given_up == 0
 
 
 def test_a_read_that_stopped_early_resumes(tmp_path: Path) -> None:

@@ -22,14 +22,19 @@ _ALIKE = 0.25  # of the shorter prompt
 _reached: ContextVar[tuple[int, int]] = ContextVar("reached", default=(0, -1))
 
 
-def reach(index: int) -> None:
-    """Note that a read has reached the chunk with this index: the calls made from here on are about it.
+def begin_part() -> None:
+    """Note that a read begins another part of its work: reads of the same part share chunks.
 
-    One that is not after the chunk before begins another sweep over the document. As a task has its own
-    context, so has each read, and each chunk that is asked about beside others.
+    Each read, and each chunk that is asked about beside others, runs in a task of its own, with its context.
     """
-    sweep, latest = _reached.get()
-    _reached.set((sweep + (index <= latest), index))
+    part, _ = _reached.get()
+    _reached.set((part + 1, -1))
+
+
+def reach(index: int) -> None:
+    """Note that a read has reached the chunk with this index: the calls made from here on are about it."""
+    part, _ = _reached.get()
+    _reached.set((part, index))
 
 
 @dataclass(eq=False, slots=True)
@@ -83,18 +88,21 @@ class Together:
         self._running: set[_Call] = set()
 
     def begin(self) -> None:
-        """Give the turn to the read furthest behind, if all are waiting and no call is running."""
+        """If all are waiting and no call is running, give the turn to the calls up to a chunk.
+
+        It is the last chunk for which the read furthest behind waits.
+        """
         if self._running or not self.present or not all(seat.waiting for seat in self.present):
             return
-        last = min(max(call.reached for call in seat.waiting) for seat in self.present)
+        end = min(max(call.reached for call in seat.waiting) for seat in self.present)
         calls = [
             call
             for seat in self.present
             for call in seat.waiting
-            if call.reached <= last and not call.turn.done()
+            if call.reached <= end and not call.turn.done()
         ]
         for seat in self.present:
-            seat.waiting = [call for call in seat.waiting if call.reached > last]
+            seat.waiting = [call for call in seat.waiting if call.reached > end]
         for first, *followers in _groups(calls):
             first.followers = followers
             self._start([first])

@@ -15,6 +15,7 @@ from memagent.concurrency import drain, in_thread
 from memagent.documents.chunking import cut_again, split
 from memagent.documents.opening import Pass
 from memagent.errors import DocumentError
+from memagent.reading.lockstep import begin_part, reach
 from memagent.reading.ranking import Screen
 from memagent.types import Chunk, TokenCounter
 
@@ -127,12 +128,14 @@ class Passes:
 
     async def _hand_out(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
         """The chunks, each noted as it is handed out."""
+        begin_part()
         async with aclosing(chunks):
             async for chunk in chunks:
                 self._hand(chunk)
                 yield chunk
 
     def _hand(self, chunk: Chunk) -> None:
+        reach(chunk.index)
         self._on_chunk(chunk, chunk.index in self._behind)
         self._behind.add(chunk.index)
 

@@ -23,7 +23,6 @@ from memagent.reading.conversations import Purpose, Reading
 from memagent.reading.journal import Journal
 from memagent.reading.lines import Answer
 from memagent.reading.locating import find_sources
-from memagent.reading.lockstep import reach
 from memagent.reading.passes import Passes
 from memagent.reading.progress import Meter, Progress, Result
 from memagent.reading.ranking import RULE, Screen
@@ -202,7 +201,6 @@ class Read:
 
     def _hand_out(self, chunk: Chunk, again: bool) -> None:
         """A chunk is about to be read."""
-        reach(chunk.index)
         self._meter.hand_out(chunk, again)
         for part in chunk.parts:
             self._beginnings.setdefault(part.source, part.offset)

@@ -46,7 +46,7 @@ AS_GOOD = 1.5
 
 _WORDS = 1.0  # what sharing all of the problem's words adds to the log-odds: it breaks ties
 MIN_HELPS = -0.3
-"""Log-odds that one chunk has to reach, or nothing is kept by a model that was trained to judge."""
+"""If no chunk reaches these log-odds, nothing is kept; only of a model that was trained to judge."""
 
 MIN_CLEAR = 0.5
 """Log-odds, from which a chunk helps clearly enough by such a model."""
@@ -151,12 +151,19 @@ def _judge(
 class Candidate:
     """What the memory may hold of a chunk: the `whole`, or the `sentences` most to do with the problem.
 
-    Its `worth` is the verdict's, in log-odds; words that it shares with the problem break ties.
+    Its `worth` is the verdict's, in log-odds; words that it shares with the problem break ties. Only one that
+    `helps` may be kept alone.
     """
 
+    helps: bool
     worth: float
     whole: tuple[Source, ...]
     sentences: tuple[Source, ...]
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What candidates are sorted by, the best highest."""
+        return self.helps, self.worth
 
 
 class Best:
@@ -188,7 +195,7 @@ class Best:
     @property
     def shown(self) -> str:
         """The text that the answer is made from: the best chunks and those nearly as good, in order."""
-        least = max((candidate.worth for candidate, _ in self._chosen), default=0.0) - AS_GOOD
+        least = self._chosen[0][0].worth - AS_GOOD if self._chosen else 0.0
         best = _sort(sources for candidate, sources in self._chosen[:MAX_SHOWN] if candidate.worth >= least)
         several = len({source.file for sources in best for source in sources}) > 1
         return "\n\n".join(
@@ -212,11 +219,12 @@ class Best:
             return replace(conversation, memory=self.memory)
         self.highest = max(self.highest, verdict)
         problem, span = self._reading.problem, conversation.span or (chunk.start, chunk.end)
-        worth = verdict + _WORDS * coverage(problem, chunk.text, self._rarity)
-        if self._is_among_best(worth) and (before is None or worth > before.worth):
+        helps, worth = self._helps(verdict), verdict + _WORDS * coverage(problem, chunk.text, self._rarity)
+        if self._is_among_best((helps, worth)) and (before is None or (helps, worth) > before.rank):
             find = locate("", problem, chunk, span, self._rarity)
-            self._keep(chunk.index, Candidate(worth, _whole(chunk, span), find.sources if find else ()))
-        given_up = int(not self.memory)  # it is too small for even one passage
+            sentences = find.sources if find else ()
+            self._keep(chunk.index, Candidate(helps, worth, _whole(chunk, span), sentences))
+        given_up = int(helps and not self.memory)  # it is too small for even one passage
         return replace(conversation, memory=self.memory, given_up=given_up)
 
     def take_excerpt(self, conversation: Conversation, excerpt: Excerpt, number: int) -> Conversation:
@@ -224,8 +232,7 @@ class Best:
         self._unseen -= seen_in(excerpt.source.excerpt, self._unseen)
         verdict = self._verdict_of(conversation)
         if verdict is not None:
-            self.highest = max(self.highest, verdict)
-            self._keep(number, Candidate(verdict, (excerpt.source,), ()))
+            self._keep(number, Candidate(self._helps(verdict), verdict, (excerpt.source,), ()))
         return replace(conversation, memory=self.memory)
 
     def _count(self, chunk: Chunk) -> None:
@@ -235,10 +242,7 @@ class Best:
             self._counted.add(chunk.index)
 
     def _verdict_of(self, conversation: Conversation) -> float | None:
-        """The verdict; None if the chunk counts as no help.
-
-        In training, whose sampled words are what is rewarded, the word that was drawn decides.
-        """
+        """The verdict; None in training if the word that was drawn, which is what is rewarded, is not Yes."""
         is_no = self._is_drawn and conversation.completion.text.strip() != YES
         return None if is_no else conversation.verdict
 
@@ -246,25 +250,20 @@ class Best:
     def _is_drawn(self) -> bool:
         return self._reading.purpose == "train" and self._reading.settings.temperature > 0
 
-    def _is_among_best(self, worth: float) -> bool:
-        return sum(candidate.worth >= worth for candidate in self._candidates.values()) < MAX_KEPT
+    def _helps(self, verdict: float) -> bool:
+        return self._is_drawn or not self._reading.model.judges or verdict >= MIN_HELPS
+
+    def _is_among_best(self, rank: tuple[bool, float]) -> bool:
+        return sum(candidate.rank >= rank for candidate in self._candidates.values()) < MAX_KEPT
 
     def _keep(self, number: int, candidate: Candidate) -> None:
         self._candidates[number] = candidate
-        ranked = sorted(self._candidates, key=lambda key: (-self._candidates[key].worth, key))
-        for worst in ranked[MAX_KEPT:]:
+        order = sorted(self._candidates)  # of equals, the earlier one
+        order.sort(key=lambda key: self._candidates[key].rank, reverse=True)
+        for worst in order[MAX_KEPT:]:
             del self._candidates[worst]
         if number in self._candidates:
-            self._fit(self._helpful([self._candidates[key] for key in ranked[:MAX_KEPT]]))
-
-    def _helpful(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
-        """By a trained judge, those that help or are nearly as good as the best, if the best helps."""
-        if self._is_drawn or not self._reading.model.judges:
-            return ranked
-        if self.highest < MIN_HELPS:
-            return []
-        least = min(MIN_HELPS, ranked[0].worth - AS_GOOD)
-        return [candidate for candidate in ranked if candidate.worth >= least]
+            self._fit(_choose([self._candidates[key] for key in order[:MAX_KEPT]]))
 
     def _fit(self, ranked: Sequence[Candidate]) -> None:
         """Hold the best whole, something of as many others as fit, and of these as many whole as fit."""
@@ -282,6 +281,16 @@ class Best:
 
     def _fits(self, chosen: Mapping[int, tuple[Source, ...]]) -> bool:
         return self._reading.fits_memory(_write(chosen.values()))
+
+
+def _choose(ranked: Sequence[Candidate]) -> list[Candidate]:
+    """Those that help, and if any does, those that are nearly as good as the best of them."""
+    best = ranked[0]
+    return [
+        candidate
+        for candidate in ranked
+        if candidate.helps or (best.helps and candidate.worth >= best.worth - AS_GOOD)
+    ]
 
 
 def _whole(chunk: Chunk, span: Span) -> tuple[Source, ...]:
