@@ -6,8 +6,8 @@
     python benchmarks/race.py table race.jsonl [--plot race.png]
 
 `read` adds the rows that `--out` lacks, so it can be stopped at any time; `--kinds`, `--tokens`, `--readers`
-and `--questions` choose some. All questions of a kind and a length are asked of one document, so that what
-reads it chunk by chunk reads each chunk once. All readers have the same model, greedy, and 64 tokens for an
+and `--questions` choose some. All questions of a kind and a length are asked of one document, and what
+several of them are shown of it is computed once. All readers have the same model, greedy, and 64 tokens for an
 answer.
 
 Kinds: `text's words` (SQuADShifts) and `two hops` (HotpotQA), both with a third of the questions on what is
@@ -57,10 +57,7 @@ OWN_KINDS = {
 OURS: dict[str, dict[str, Any]] = {
     **{name: verdicts.OURS[name] for name in ("default", "default, all judged", "question as note")},
     "default, two rounds": {"workflow": "auto", "rounds": 2},
-    **{
-        name: {"workflow": name}
-        for name in ("notes", "overwrite", "parallel", "refine", "map_reduce", "tally")
-    },
+    **{name: {"workflow": name} for name in ("notes", "overwrite", "parallel", "map_reduce", "tally")},
     **{name: verdicts.OURS[name] for name in ("rag", "full")},
 }
 LLAMAINDEX = Reader("LlamaIndex tree", peer=("llamaindex", "tree_summarize", "llamaindex"), chunk_tokens=1000)

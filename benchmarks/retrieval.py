@@ -107,10 +107,10 @@ numbers. Each of your replies is one command:
 rank and some words: the passages that have most to do with these words
 grep and some words: the lines that have all of these words
 read and up to three numbers: the passages with these numbers
-answer and your answer, as short as it can be
+answer and your answer, as short as it can be, or: answer not in the document
 
 Passages 1 to 9. Question: When did the harbour of Marwick open?"""
-_SHOWN_HOW = (
+_EXAMPLE = (
     Message("user", _TOOLS),
     Message("assistant", "rank harbour Marwick open"),
     Message("user", "4, 1, 7"),
@@ -220,50 +220,49 @@ async def answer_from_passages(engine: Memo, name: str, example: Example, model:
 
 
 async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
-    """Answer with three tools: grep, BM25, and reading a passage. A reply without a command is an answer.
+    """Answer with three tools: grep, BM25, and reading passages. A reply without a command is an answer.
 
     If none has come by the last turn, or a command comes again, the model is asked once more, as the
-    retrievers ask it, from what the tools have shown.
+    retrievers ask it, from what it has read.
     """
     passages, mark = cut_passages(example.document), text_document(example.document).mark
-    asked = Message(
-        "user", f"Right. Another document: passages 1 to {len(passages)}. Question: {example.problem}"
-    )
-    messages, results, prediction = [*_SHOWN_HOW, asked], dict[tuple[str, str], str](), NOT_THERE
-    sampling = Sampling(real_models.ANSWER_TOKENS, thinking=False)
-    started = time.perf_counter()
-    for turn in range(1, TURNS + 1):
-        reply = await engine.complete(tuple(messages), sampling)
-        text = without_thought(reply.text).strip()
+    count = f"passages 1 to {len(passages)}"
+    messages = [*_EXAMPLE, Message("user", f"Right. Another document: {count}. Question: {example.problem}")]
+    actions, excerpts = set[tuple[str, str]](), list[str]()
+    started, sampling = time.perf_counter(), Sampling(real_models.ANSWER_TOKENS, thinking=False)
+    for calls in range(1, TURNS + 1):
+        text = without_thought((await engine.complete(tuple(messages), sampling)).text).strip()
         command = _COMMAND.match(text)
         name, argument = (command[1].lower(), command[2].strip()) if command else ("answer", text)
         action = name, argument.partition("\n")[0]
-        if name == "answer":
-            prediction = argument or NOT_THERE
+        if name == "answer" or action in actions:
             break
-        if turn == TURNS or action in results:
-            template = "doubt" if lacks_a_name(example.document, example.problem) else "answer"
-            seen = "\n\n".join(results.values())
-            last = AUTO.for_document(mark).fill(template, problem=example.problem, memory=seen)
-            prediction, turn = (await engine.complete(last, sampling)).text, turn + 1
-            break
-        results[action] = use_tool(*action, passages)
-        messages += [Message("assistant", text), Message("user", results[action])]
-    held = bool(real_models.score_answer(example.task, "\n".join(results.values()), example.answers))
-    seconds = round(time.perf_counter() - started, 2)
+        actions.add(action)
+        result = use_tool(*action, passages)
+        messages += [Message("assistant", text), Message("user", result)]
+        if name != "rank":
+            excerpts.append(result)
+    memory, prediction = "\n\n".join(excerpts), argument
+    if name != "answer":
+        template = "doubt" if lacks_a_name(example.document, example.problem) else "answer"
+        prompt = AUTO.for_document(mark).fill(template, problem=example.problem, memory=memory)
+        prediction, calls = (await engine.complete(prompt, sampling)).text, calls + 1
     return Row.of(
-        model, Reader("agent"), example, prediction=prediction, held=held, calls=turn, seconds=seconds
-    )
+        model, Reader("agent"), example,
+        prediction=prediction or NOT_THERE,
+        held=bool(real_models.score_answer(example.task, memory, example.answers)),
+        calls=calls, seconds=round(time.perf_counter() - started, 2),
+    )  # fmt: skip
 
 
 def use_tool(name: str, argument: str, passages: tuple[str, ...]) -> str:
-    """What a tool of the agent replies, at most 3,500 characters."""
+    """What a tool of the agent replies."""
     if name == "read":
         numbers = [int(number) for number in re.findall(r"\d{1,6}", argument)]
-        wanted = [passages[number - 1] for number in numbers if 1 <= number <= len(passages)]
-        if not wanted:
+        texts = [passages[number - 1] for number in numbers if 1 <= number <= len(passages)]
+        if not texts:
             return f"There is no such passage: say a number from 1 to {len(passages)}."
-        return "\n\n".join(wanted[:_MAX_READ])[:_MAX_SHOWN]
+        return "\n\n".join(texts[:_MAX_READ])[:_MAX_SHOWN]
     if name == "rank":
         return ", ".join(str(index + 1) for index in best_passages(argument, passages, 5))
     words = argument.casefold().strip("\"'`").split()
