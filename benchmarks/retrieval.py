@@ -230,8 +230,10 @@ async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
     messages = [*_EXAMPLE, Message("user", f"Right. Another document: {count}. Question: {example.problem}")]
     actions, excerpts = set[tuple[str, str]](), list[str]()
     started, sampling = time.perf_counter(), Sampling(real_models.ANSWER_TOKENS, thinking=False)
-    for calls in range(1, TURNS + 1):
-        text = without_thought((await engine.complete(tuple(messages), sampling)).text).strip()
+    calls = 0
+    for _ in range(TURNS):
+        reply, calls = await engine.complete(tuple(messages), sampling), calls + 1
+        text = without_thought(reply.text).strip()
         command = _COMMAND.match(text)
         name, argument = (command[1].lower(), command[2].strip()) if command else ("answer", text)
         action = name, argument.partition("\n")[0]
