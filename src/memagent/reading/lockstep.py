@@ -11,30 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from memagent.engines.wrappers import Wrapper
+from memagent.reading.passes import reached
 from memagent.types import Completion, Engine, Message, Sampling
 
 _ALIKE = 0.25  # of the shorter prompt
-
-_reached: ContextVar[tuple[int, int]] = ContextVar("reached", default=(0, -1))
-
-
-def begin_part() -> None:
-    """Note that a read begins another part of its work: reads of the same part share chunks.
-
-    Each read, and each chunk that is asked about beside others, runs in a task of its own, with its context.
-    """
-    part, _ = _reached.get()
-    _reached.set((part + 1, -1))
-
-
-def reach(index: int) -> None:
-    """Note that a read has reached the chunk with this index: the calls made from here on are about it."""
-    part, _ = _reached.get()
-    _reached.set((part, index))
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +26,7 @@ class _Call:
 
     text: str
     turn: asyncio.Future[None]
-    reached: tuple[int, int] = field(default_factory=_reached.get)
+    reached: tuple[int, int] = field(default_factory=reached.get)
     followers: list[_Call] = field(default_factory=list)
 
 

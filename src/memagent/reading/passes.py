@@ -9,15 +9,21 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from dataclasses import replace
 
 from memagent.concurrency import drain, in_thread
 from memagent.documents.chunking import cut_again, split
 from memagent.documents.opening import Pass
 from memagent.errors import DocumentError
-from memagent.reading.lockstep import begin_part, reach
 from memagent.reading.ranking import Screen
 from memagent.types import Chunk, TokenCounter
+
+reached: ContextVar[tuple[int, int]] = ContextVar("reached", default=(0, -1))
+"""Of the read in this task: which part of its passes it is in, and the index of the latest chunk handed out.
+
+Each read, and each chunk that is asked about beside others, runs in a task of its own, with its context.
+"""
 
 
 class Passes:
@@ -128,14 +134,16 @@ class Passes:
 
     async def _hand_out(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
         """The chunks, each noted as it is handed out."""
-        begin_part()
+        part, _ = reached.get()
+        reached.set((part + 1, -1))
         async with aclosing(chunks):
             async for chunk in chunks:
                 self._hand(chunk)
                 yield chunk
 
     def _hand(self, chunk: Chunk) -> None:
-        reach(chunk.index)
+        part, _ = reached.get()
+        reached.set((part, chunk.index))
         self._on_chunk(chunk, chunk.index in self._behind)
         self._behind.add(chunk.index)
 
