@@ -207,16 +207,20 @@ async def answer_from_passages(engine: Memo, name: str, example: Example, model:
     shown = "\n\n".join(passages[index].strip() for index in sorted(chosen[position] for position in ranked))
     prediction = NOT_THERE
     if max(odds) >= MIN_HELPS:
-        is_doubtful = RETRIEVERS[name].gated and lacks_a_name(example.document, example.problem)
-        template = "doubt" if is_doubtful else "answer"
-        messages = AUTO.for_document(mark).fill(template, problem=example.problem, memory=shown)
-        reply = await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))
-        prediction, calls = reply.text, calls + 1
+        prediction, calls = await answer_from(engine, example, shown, RETRIEVERS[name].gated), calls + 1
     seconds = round(ranking + engine.seconds - before, 2)
     held = bool(real_models.score_answer(example.task, shown, example.answers))
     return Row.of(
         model, Reader(name), example, prediction=prediction, held=held, calls=calls, seconds=seconds
     )
+
+
+async def answer_from(engine: Engine, example: Example, text: str, gated: bool = True) -> str:
+    """The answer from a text; if `gated`, it may be declined where the document lacks a name."""
+    template = "doubt" if gated and lacks_a_name(example.document, example.problem) else "answer"
+    prompts = AUTO.for_document(text_document(example.document).mark)
+    messages = prompts.fill(template, problem=example.problem, memory=text)
+    return (await engine.complete(messages, Sampling(real_models.ANSWER_TOKENS, thinking=False))).text
 
 
 async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
@@ -225,7 +229,7 @@ async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
     If none has come by the last turn, or a command comes again, the model is asked once more, as the
     retrievers ask it, from what it has read.
     """
-    passages, mark = cut_passages(example.document), text_document(example.document).mark
+    passages = cut_passages(example.document)
     count = f"passages 1 to {len(passages)}"
     messages = [*_EXAMPLE, Message("user", f"Right. Another document: {count}. Question: {example.problem}")]
     actions, excerpts = set[tuple[str, str]](), list[str]()
@@ -246,9 +250,7 @@ async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
             excerpts.append(result)
     memory, prediction = "\n\n".join(excerpts), argument
     if name != "answer":
-        template = "doubt" if lacks_a_name(example.document, example.problem) else "answer"
-        prompt = AUTO.for_document(mark).fill(template, problem=example.problem, memory=memory)
-        prediction, calls = (await engine.complete(prompt, sampling)).text, calls + 1
+        prediction, calls = await answer_from(engine, example, memory), calls + 1
     return Row.of(
         model, Reader("agent"), example,
         prediction=prediction or NOT_THERE,

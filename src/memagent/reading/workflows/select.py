@@ -258,8 +258,7 @@ class Best:
 
     def _keep(self, number: int, candidate: Candidate) -> None:
         self._candidates[number] = candidate
-        order = sorted(self._candidates)  # of equals, the earlier one
-        order.sort(key=lambda key: self._candidates[key].rank, reverse=True)
+        order = sorted(self._candidates, key=lambda key: (self._candidates[key].rank, -key), reverse=True)
         for worst in order[MAX_KEPT:]:
             del self._candidates[worst]
         if number in self._candidates:
