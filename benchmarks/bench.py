@@ -62,7 +62,7 @@ class Bench:
         contestant = self._contestant
         python = environment(contestant.environment) if contestant.environment else Path(sys.executable)
         url = f"http://127.0.0.1:{self._port}/{self._gpu}/v1"
-        return Process(python, Path(peers.__file__), contestant.reader, url, contestant.settings)
+        return Process(python, Path(peers.__file__), contestant.reader, contestant.settings, url)
 
     def close(self) -> None:
         """End its process."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measure import print_versions
 
@@ -39,6 +40,18 @@ class Job:
 
 
 Contestant = Callable[[Job], Coroutine[Any, Any, None]]
+
+
+class Endpoint(NamedTuple):
+    """Where a model is; a server that has only one takes any name."""
+
+    base_url: str
+    model: str = "zero"
+
+    @property
+    def api_key(self) -> str:
+        """The key in MEMAGENT_API_KEY, which processes inherit; clients want one, even if there is none."""
+        return os.environ.get("MEMAGENT_API_KEY") or "none"
 
 
 def ours(base_url: str, journal: bool) -> Contestant:
@@ -102,7 +115,7 @@ def langchain(base_url: str) -> Contestant:
     from langchain_classic.chains.question_answering import load_qa_chain
     from langchain_core.documents import Document
 
-    llm = langchain_model(base_url, max_retries=0)
+    llm = langchain_model(Endpoint(base_url), max_retries=0)
     with warnings.catch_warnings(action="ignore"):
         chain = load_qa_chain(llm, chain_type="refine")
 
@@ -118,7 +131,7 @@ def llamaindex(base_url: str) -> Contestant:
     """LlamaIndex's refine response synthesizer, as documented."""
     from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
 
-    llm = llamaindex_model(base_url, window_tokens=32768, max_retries=0)
+    llm = llamaindex_model(Endpoint(base_url), window_tokens=32768, max_retries=0)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode.REFINE)
 
     async def read(job: Job) -> None:
@@ -127,28 +140,28 @@ def llamaindex(base_url: str) -> Contestant:
     return _concurrently(read)
 
 
-def langchain_model(base_url: str, **settings: Any) -> Any:
+def langchain_model(endpoint: Endpoint, **settings: Any) -> Any:
     """LangChain's client for an endpoint, with its own defaults except for `settings`."""
     from langchain_openai import ChatOpenAI
 
     return ChatOpenAI(
-        model="zero",
-        base_url=base_url,
-        api_key="none",
+        model=endpoint.model,
+        base_url=endpoint.base_url,
+        api_key=endpoint.api_key,
         temperature=0,
         max_completion_tokens=ANSWER_TOKENS,
         **settings,
     )
 
 
-def llamaindex_model(base_url: str, window_tokens: int, **settings: Any) -> Any:
+def llamaindex_model(endpoint: Endpoint, window_tokens: int, **settings: Any) -> Any:
     """LlamaIndex's client for an endpoint, with its own defaults except for `settings`."""
     from llama_index.llms.openai_like import OpenAILike
 
     return OpenAILike(
-        model="zero",
-        api_base=base_url,
-        api_key="none",
+        model=endpoint.model,
+        api_base=endpoint.base_url,
+        api_key=endpoint.api_key,
         temperature=0,
         max_tokens=ANSWER_TOKENS,
         is_chat_model=True,

@@ -1,9 +1,9 @@
 """The readers that `compare.py` compares: one process each, in the environment that it needs.
 
-Started as `python peers.py NAME BASE_URL SETTINGS`. Prints its packages' versions, then takes jobs as JSON
-lines on standard input, and answers each with its seconds, answers and errors. Libraries are used as their
-documentation shows, with their own retries. Our readers split the file themselves; all others get the chunks
-that we make of it.
+Started as `python peers.py NAME SETTINGS BASE_URL [MODEL]`. Prints its packages' versions, then takes jobs as
+JSON lines on standard input, and answers each with its seconds, answers and errors. Libraries are used as
+their documentation shows, with their own retries. Our readers split the file themselves; all others get the
+chunks that we make of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import contestants
+from contestants import Endpoint
 from measure import print_versions
 
 _PASSAGE_CHARACTERS, _PASSAGES = 1024, 16
@@ -45,7 +46,7 @@ Reader = Callable[[Task], Awaitable[str]]
 _CALLS = 16  # side by side
 
 
-def ours(base_url: str, settings: str) -> Reader:
+def ours(endpoint: Endpoint, settings: str) -> Reader:
     """memagent: from the file on disk to the answer, with a journal. `settings` are those of reading."""
     from memagent import Read, open_document
     from memagent.documents.tokens import estimate_tokens
@@ -59,7 +60,7 @@ def ours(base_url: str, settings: str) -> Reader:
 
     async def read(task: Task) -> str:
         nonlocal engine
-        engine = engine or OpenAIEngine(model, Connection(base_url, concurrency=_CALLS))
+        engine = engine or OpenAIEngine(model, Connection(endpoint.base_url, concurrency=_CALLS))
         document, how = open_document(task.document), ReadSettings(**options)
         reading = Read(task.problem, document, engine, how, trace=task.trace, resume=task.trace.exists())
         async for _ in reading:
@@ -69,7 +70,7 @@ def ours(base_url: str, settings: str) -> Reader:
     return read
 
 
-def langchain(base_url: str, kind: str) -> Reader:
+def langchain(endpoint: Endpoint, kind: str) -> Reader:
     """LangChain's question chains, `refine` or `map_reduce`, without its tokenizer, a download."""
     from langchain_classic.chains.question_answering import load_qa_chain
     from langchain_core.documents import Document
@@ -77,7 +78,7 @@ def langchain(base_url: str, kind: str) -> Reader:
     def ids(text: str) -> list[int]:
         return [0] * (len(text) // 4)
 
-    llm = contestants.langchain_model(base_url, custom_get_token_ids=ids)
+    llm = contestants.langchain_model(endpoint, custom_get_token_ids=ids)
     with warnings.catch_warnings(action="ignore"):
         chain = load_qa_chain(llm, chain_type=kind)
 
@@ -89,12 +90,12 @@ def langchain(base_url: str, kind: str) -> Reader:
     return read
 
 
-def llamaindex(base_url: str, mode: str) -> Reader:
+def llamaindex(endpoint: Endpoint, mode: str) -> Reader:
     """LlamaIndex's response synthesizers, `refine` or `tree_summarize`."""
     from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
 
     # Below the real window: LlamaIndex itself leaves no room for token counts that differ.
-    llm = contestants.llamaindex_model(base_url, window_tokens=8000)
+    llm = contestants.llamaindex_model(endpoint, window_tokens=8000)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode(mode), use_async=True)
 
     async def read(task: Task) -> str:
@@ -103,13 +104,13 @@ def llamaindex(base_url: str, mode: str) -> Reader:
     return read
 
 
-def published(base_url: str, _: str) -> Reader:
+def published(endpoint: Endpoint, _: str) -> Reader:
     """The loop of MemAgent (arXiv 2507.02259), as described there; the prompts are ours.
 
     The memory is whatever the model replies. As in the authors' script, a failed call is not retried and
     counts as an empty reply.
     """
-    complete = _client(base_url, max_retries=0)
+    complete = _client(endpoint, max_retries=0)
 
     async def ask(prompt: str) -> str:
         import openai
@@ -137,11 +138,11 @@ def published(base_url: str, _: str) -> Reader:
     return read
 
 
-def plain_rag(base_url: str, _: str) -> Reader:
+def plain_rag(endpoint: Endpoint, _: str) -> Reader:
     """The sixteen passages of 256 tokens that BM25 (`bm25s`, default settings) ranks best, in one prompt."""
     import bm25s
 
-    complete = _client(base_url)
+    complete = _client(endpoint)
 
     async def read(task: Task) -> str:
         text = "".join(task.chunks)
@@ -157,7 +158,7 @@ def plain_rag(base_url: str, _: str) -> Reader:
     return read
 
 
-def langextract(base_url: str, settings: str) -> Reader:
+def langextract(endpoint: Endpoint, settings: str) -> Reader:
     """langextract, its default sizes, its JSON schema from an example: `settings` have two and the prompt.
 
     The answer is JSON: the attributes of what it found, each with its place in the text.
@@ -168,8 +169,12 @@ def langextract(base_url: str, settings: str) -> Reader:
     from langextract.prompt_validation import PromptValidationLevel
 
     options = json.loads(settings)
-    limits = {"api_key": "none", "base_url": base_url, "max_output_tokens": contestants.ANSWER_TOKENS}
-    config = ModelConfig("zero", provider="OpenAILanguageModel", provider_kwargs=limits)
+    limits = {
+        "api_key": endpoint.api_key,
+        "base_url": endpoint.base_url,
+        "max_output_tokens": contestants.ANSWER_TOKENS,
+    }
+    config = ModelConfig(endpoint.model, provider="OpenAILanguageModel", provider_kwargs=limits)
     records = [Extraction(options["row"], text, attributes=values) for text, values in options["records"]]
     examples = [ExampleData(options["text"], records), ExampleData(options["without"], [])]
 
@@ -194,15 +199,15 @@ def langextract(base_url: str, settings: str) -> Reader:
     return read
 
 
-def _client(base_url: str, **settings: Any) -> Callable[[str], Awaitable[str]]:
+def _client(endpoint: Endpoint, **settings: Any) -> Callable[[str], Awaitable[str]]:
     """The official client, with its own retries unless `settings` say otherwise."""
     import openai
 
-    client = openai.AsyncOpenAI(base_url=base_url, api_key="none", timeout=600, **settings)
+    client = openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key, timeout=600, **settings)
 
     async def complete(prompt: str) -> str:
         reply = await client.chat.completions.create(
-            model="zero",
+            model=endpoint.model,
             messages=[{"role": "user", "content": prompt}],
             temperature=0,
             max_tokens=contestants.ANSWER_TOKENS,
@@ -212,7 +217,7 @@ def _client(base_url: str, **settings: Any) -> Callable[[str], Awaitable[str]]:
     return complete
 
 
-READERS: dict[str, Callable[[str, str], Reader]] = {
+READERS: dict[str, Callable[[Endpoint, str], Reader]] = {
     "ours": ours,
     "langchain": langchain,
     "llamaindex": llamaindex,
@@ -241,11 +246,11 @@ async def _attempts(reader: Reader, tasks: list[Task]) -> dict[str, Any]:
     }
 
 
-def main(name: str, base_url: str, settings: str) -> None:
+def main(name: str, settings: str, *endpoint: str) -> None:
     """Take jobs until standard input ends. What libraries print goes to standard error."""
     stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    reader = READERS[name](base_url, settings)
+    reader = READERS[name](Endpoint(*endpoint), settings)
     print_versions((*contestants.PACKAGES, "bm25s", "langextract"), stdout)
     with asyncio.Runner() as runner:
         for line in sys.stdin:

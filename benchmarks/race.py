@@ -11,8 +11,10 @@ several of them are shown of it is computed once. All readers have the same mode
 an answer.
 
 Kinds: `text's words` (SQuADShifts) and `two hops` (HotpotQA), both with a third of the questions on what is
-left out; `needles` (RULER's, among essays, and others that are not there); `other words`, `last state` and
-`several places` (our own set, on texts of 11K to 24K tokens); `counts` (our letters, see tally.py).
+left out; `up to four hops` likewise (MuSiQue, if --musique names its file); `needles` (RULER's, among essays,
+and others that are not there); `other words`, `last state` and `several places` (our own set, on texts of 11K
+to 24K tokens); `whole story` (yes or no, as many of each, on the story in examples/); `counts` (our letters,
+see tally.py).
 """
 
 from __future__ import annotations
@@ -33,21 +35,29 @@ from typing import Any
 
 import other_words
 import real_models
+import story
 import tally_corpora
 import verdicts
-from measure import append_row, load_rows, make_parser, table
+from contestants import Endpoint
+from measure import STORY, append_row, load_rows, make_parser, table
 from real_models import Peers, Reader, Row, read_theirs
 from retrieval import RETRIEVERS, Memo, answer_as_agent
 from tally import is_exact
 
-from memagent import EngineSettings, open_engine
+from memagent import open_engine
 from memagent.documents.tokens import estimate_tokens
 from memagent.evaluation.statistics import confidence_interval
+from memagent.settings import load_settings
+from memagent.tasks.corpora import Corpus
 from memagent.tasks.needle import Needles, draw, make
+from memagent.tasks.passages import load_passages
 from memagent.tasks.recipe import ABSENT_ANSWERS, Recipe
 from memagent.types import Example
 
-KINDS = ("text's words", "two hops", "needles", "other words", "last state", "several places", "counts")
+KINDS = (
+    "text's words", "two hops", "up to four hops", "needles",
+    "other words", "last state", "several places", "whole story", "counts",
+)  # fmt: skip
 TOKENS = (8_000, 32_000, 128_000, 512_000)
 OWN_KINDS = {
     "other words": ("latent", "paraphrase", "absent"),
@@ -142,6 +152,15 @@ def ask_two_hops(args: argparse.Namespace, tokens: int) -> Heat:
     return mix("two hops", tokens, asked[: args.questions], absent, sorted(texts.values()), source)
 
 
+def ask_up_to_four_hops(args: argparse.Namespace, tokens: int) -> Heat:
+    """MuSiQue's questions; the passages beside those that are needed are its own distractors."""
+    passages, source = load_passages(Corpus("musique", args.musique, "given")), random.Random(args.seed)
+    chosen = source.sample(passages.questions, 3 * args.questions // 2)
+    asked = [(question.problem, question.answers, list(question.gold)) for question in chosen]
+    absent = [(problem, own) for problem, _, own in asked[args.questions :]]
+    return mix("up to four hops", tokens, asked[: args.questions], absent, passages.pool, source)
+
+
 def ask_needles(args: argparse.Namespace, tokens: int) -> Heat:
     """As many needles as questions in one text of essays; half as many keys are asked for that it lacks."""
     needles = Needles("essay", keys=args.questions)
@@ -168,6 +187,23 @@ def ask_counts(args: argparse.Namespace, tokens: int) -> Heat:
     return replace(heat, score=scores)
 
 
+def ask_whole_story() -> Heat:
+    """Yes or no, as many of each: what no single place of the story says."""
+    text = STORY.read_text("utf-8")
+    heat = hold("whole story", 11_000, text, [(text, (word,)) for text, word in story.YES_OR_NO.items()])
+    scores = {
+        example.id: (lambda answer, word=example.answers[0]: float(first_yes_or_no(answer) == word))
+        for example in heat.examples
+    }
+    return replace(heat, score=scores)
+
+
+def first_yes_or_no(answer: str) -> str:
+    """The first of these words in an answer, or nothing."""
+    match = re.search(r"\b(yes|no)\b", answer.casefold())
+    return match[1] if match else ""
+
+
 def ask_own(kind: str) -> Heat:
     """Our own questions of a kind, on texts of their own length."""
     examples = (
@@ -183,27 +219,35 @@ def heats(args: argparse.Namespace) -> Iterator[Heat]:
     makers = {
         "text's words": ask_text_words,
         "two hops": ask_two_hops,
+        "up to four hops": ask_up_to_four_hops,
         "needles": ask_needles,
         "counts": ask_counts,
     }
     yield from (ask_own(kind) for kind in OWN_KINDS if kind in args.kinds)
+    if "whole story" in args.kinds:
+        yield ask_whole_story()
     for tokens in args.tokens:
         yield from (makers[kind](args, tokens) for kind in makers if kind in args.kinds)
 
 
 @asynccontextmanager
 async def open_model(args: argparse.Namespace) -> AsyncIterator[tuple[Memo, Peers | None]]:
-    """The engine of a file or an endpoint, and for a file what other people's readers use."""
+    """The engine of a file or an endpoint, and other people's readers of the same model."""
     if args.model.endswith(".gguf") and not args.dtype:
-        async with real_models.opened(Path(args.model), None) as (engine, others):
-            yield Memo(engine), others
+        async with real_models.opened(Path(args.model), None) as (engine, theirs):
+            yield Memo(engine), theirs
         return
     if args.dtype:
         settings = real_models.settings_of(Path(args.model), args.dtype)
     else:
-        settings = EngineSettings(model=args.model, base_url=args.base_url)
+        settings = load_settings({"model": args.model, "base_url": args.base_url}).engine
+    others = Peers(Endpoint(args.base_url, args.model)) if args.base_url else None
     async with open_engine(settings) as engine:
-        yield Memo(engine), None
+        try:
+            yield Memo(engine), others
+        finally:
+            if others:
+                others.close()
 
 
 def can_read(name: str, heat: Heat, others: Peers | None) -> bool:
@@ -325,10 +369,15 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     reads, tables = commands.add_parser("read"), commands.add_parser("table")
     reads.add_argument("--model", required=True, help="a GGUF, or the name of a model at --base-url")
-    reads.add_argument("--base-url", help="an OpenAI-compatible endpoint")
+    reads.add_argument(
+        "--base-url",
+        help="an OpenAI-compatible endpoint, its key in MEMAGENT_API_KEY; with --dtype, one that serves the "
+        "same file to other people's readers",
+    )
     real_models.add_dtype(reads)
     real_models.add_sources(reads)
-    reads.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    reads.add_argument("--musique", type=Path, help="MuSiQue, for questions of up to four hops")
+    reads.add_argument("--kinds", nargs="+", choices=KINDS, help="all for which there are files")
     reads.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     reads.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
     reads.add_argument("--questions", type=int, default=24, help="of a kind and a length, without the absent")
@@ -338,6 +387,9 @@ def main() -> None:
     tables.add_argument("--plot", type=Path, help="an image")
     args = parser.parse_args()
     if args.command == "read":
+        args.kinds = args.kinds or [kind for kind in KINDS if args.musique or kind != "up to four hops"]
+        if "up to four hops" in args.kinds and not args.musique:
+            parser.error("questions of up to four hops want --musique")
         asyncio.run(read(args))
     else:
         rows = load_rows(args.rows)

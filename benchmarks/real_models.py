@@ -30,6 +30,7 @@ from typing import Any
 
 import peers
 import story
+from contestants import Endpoint
 from environments import Process, environment
 from measure import append_row, load_rows, make_parser, name_model
 
@@ -265,9 +266,12 @@ async def _finish(read: Read, seat: Seat) -> str:
 
 
 class Peers:
-    """Other people's readers, behind llama.cpp's own server for a model; each starts when first asked."""
+    """Other people's readers of a file, behind llama.cpp's own server, or of an endpoint's model.
 
-    def __init__(self, model: Path) -> None:
+    Each starts when first asked.
+    """
+
+    def __init__(self, model: Path | Endpoint) -> None:
         self._model, self._servers = model, list[Any]()
         self._processes = dict[tuple[str, str, str], Process]()
 
@@ -276,16 +280,18 @@ class Peers:
         if peer not in self._processes:
             name, setting, packages = peer
             python, script = environment(packages), Path(peers.__file__)
-            self._processes[peer] = Process(python, script, name, self._serve(), setting)
+            self._processes[peer] = Process(python, script, name, setting, *self._serve())
         return self._processes[peer]
 
-    def _serve(self) -> str:
-        """The address of the server."""
+    def _serve(self) -> Endpoint:
+        """Where the model is."""
+        if isinstance(self._model, Endpoint):
+            return self._model
         if not self._servers:
             xllamacpp = import_xllamacpp()
             start = ServerStart(self._model, WINDOW_TOKENS, 1, available_cores(), "none")
             self._servers.append(xllamacpp.Server(parameters(xllamacpp, start)))
-        return f"{self._servers[0].listening_address}/v1"
+        return Endpoint(f"{self._servers[0].listening_address}/v1")
 
     def close(self) -> None:
         """End all processes and the server."""

@@ -1,4 +1,4 @@
-"""Twenty questions about the story in examples/, as a file of examples: story.py FILE."""
+"""Questions about the story in examples/; the twenty that one place answers as a file: story.py FILE."""
 
 from __future__ import annotations
 
@@ -33,6 +33,26 @@ QUESTIONS = {
     "What is the name of the salesman?": ("Breckinridge",),
     "Who was the maid of the Countess?": ("Catherine Cusack",),
 }
+
+YES_OR_NO = {
+    "Is the man who was arrested for the robbery innocent?": "yes",
+    "Did the thief have help from a servant of the stone's owner?": "yes",
+    "Does the thief confess before the story ends?": "yes",
+    "Is the thief a brother of the woman who raised the geese?": "yes",
+    "Did someone other than Henry Baker eat the goose that he had lost?": "yes",
+    "Does Holmes find out something by pretending to bet?": "yes",
+    "Did the thief take the wrong goose with him?": "yes",
+    "Does the thief go free in the end?": "yes",
+    "Did Henry Baker know what was inside his goose?": "no",
+    "Did John Horner steal the blue carbuncle?": "no",
+    "Do the police find out who stole the stone?": "no",
+    "Did the thief sell the stone?": "no",
+    "Was the stone in Henry Baker's hat?": "no",
+    "Does Holmes visit the hotel where the stone was stolen?": "no",
+    "Did Breckinridge raise the geese himself?": "no",
+    "Did the thief swallow the stone himself?": "no",
+}
+"""What no single place says."""
 
 
 def make_examples() -> list[Example]:
