@@ -33,6 +33,7 @@ from memagent.reading.ranking import best_passages
 from memagent.reading.sources import sentences
 from memagent.reading.verdicts import log_odds
 from memagent.reading.workflows.select import AS_GOOD, MIN_HELPS
+from memagent.tasks.scoring import declines
 from memagent.types import Completion, Engine, Example, Message
 
 PASSAGES, PASSAGE_TOKENS, RERANKED, WINDOW = 4, 256, 16, 3
@@ -224,10 +225,10 @@ async def answer_from(engine: Engine, example: Example, text: str, gated: bool =
 
 
 async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
-    """Answer with three tools: grep, BM25, and reading passages. A reply without a command is an answer.
+    """Read with three tools, grep, BM25 and passages by number, and answer from what was read.
 
-    If none has come by the last turn, or a command comes again, the model is asked once more, as the
-    retrievers ask it, from what it has read.
+    The model has done so when it answers, or repeats a command, or after the last turn. Its answer there
+    counts if it declines, or has read nothing; else it is asked as the retrievers ask it.
     """
     passages = cut_passages(example.document)
     count = f"passages 1 to {len(passages)}"
@@ -248,8 +249,8 @@ async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
         messages += [Message("assistant", text), Message("user", result)]
         if name != "rank":
             excerpts.append(result)
-    memory, prediction = "\n\n".join(excerpts), argument
-    if name != "answer":
+    memory, prediction = "\n\n".join(excerpts), argument if name == "answer" else ""
+    if memory and not (prediction and declines(prediction)):
         prediction, calls = await answer_from(engine, example, memory), calls + 1
     return Row.of(
         model, Reader("agent"), example,
