@@ -8,7 +8,7 @@
 `read` adds the rows that `--out` lacks, so it can be stopped at any time; `--kinds`, `--tokens`, `--readers`
 and `--questions` choose some. All questions of a kind and a length are asked of one document, and what
 several of them are shown of it is computed once. All readers have the same model, greedy, and 64 tokens for
-an answer.
+an answer; other people's libraries have 1,024 for each reply.
 
 Kinds: `text's words` (SQuADShifts) and `two hops` (HotpotQA), both with a third of the questions on what is
 left out; `up to four hops` likewise (MuSiQue, if --musique names its file); `needles` (RULER's, among essays,
