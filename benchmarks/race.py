@@ -353,9 +353,12 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
             axes.text(*middle, f"{share:.0%}", ha="center", va="center", color=shade, weight=weight)
     axes.set(xlim=(0, len(cells)), ylim=(len(readers), 0))
     names = [f"{kind}\n{tokens // 1000}K" for _, kind, tokens in cells]
-    models = [fill(model, 16, max_lines=3) for model, *_ in cells]
-    if len(set(models)) > 1:
-        names = [f"{name}\n{model}" for name, model in zip(names, models, strict=True)]
+    models = [model for model, *_ in cells]
+    for model in dict.fromkeys(models):
+        first, count = models.index(model), models.count(model)
+        axes.axvline(first, color="white", lw=6)
+        above = {"xytext": (0, 34), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+        axes.annotate(fill(model, 12 * count), (first + count / 2, 0), weight="bold", **above)
     axes.set_xticks([column + 0.5 for column in range(len(cells))], names)
     axes.set_yticks([line + 0.5 for line in range(len(readers))], readers)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
