@@ -13,14 +13,14 @@ an answer; other people's libraries have 1,024 for each reply.
 Kinds: `text's words` (SQuADShifts) and `two hops` (HotpotQA), both with a third of the questions on what is
 left out; `up to four hops` likewise (MuSiQue, if --musique names its file); `needles` (RULER's, among essays,
 and others that are not there); `other words`, `last state` and `several places` (our own set, on texts of 11K
-to 24K tokens); `whole story` (yes or no, as many of each, on the story in examples/); `counts` (our letters,
-see tally.py).
+to 24K tokens); `yes or no` (eight of each, on the story in examples/); `counts` (our letters, see tally.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import re
 import sys
@@ -44,10 +44,9 @@ from real_models import Peers, Reader, Row, read_theirs
 from retrieval import RETRIEVERS, Memo, answer_as_agent
 from tally import is_exact
 
-from memagent import open_engine
+from memagent import EngineSettings, open_engine
 from memagent.documents.tokens import estimate_tokens
 from memagent.evaluation.statistics import confidence_interval
-from memagent.settings import load_settings
 from memagent.tasks.corpora import Corpus
 from memagent.tasks.needle import Needles, draw, make
 from memagent.tasks.passages import load_passages
@@ -56,7 +55,7 @@ from memagent.types import Example
 
 KINDS = (
     "text's words", "two hops", "up to four hops", "needles",
-    "other words", "last state", "several places", "whole story", "counts",
+    "other words", "last state", "several places", "yes or no", "counts",
 )  # fmt: skip
 TOKENS = (8_000, 32_000, 128_000, 512_000)
 OWN_KINDS = {
@@ -187,10 +186,10 @@ def ask_counts(args: argparse.Namespace, tokens: int) -> Heat:
     return replace(heat, score=scores)
 
 
-def ask_whole_story() -> Heat:
-    """Yes or no, as many of each: what no single place of the story says."""
+def ask_yes_or_no() -> Heat:
+    """Questions on the story, as many to be answered with yes as with no."""
     text = STORY.read_text("utf-8")
-    heat = hold("whole story", 11_000, text, [(text, (word,)) for text, word in story.YES_OR_NO.items()])
+    heat = hold("yes or no", 11_000, text, [(text, (word,)) for text, word in story.YES_OR_NO.items()])
     scores = {
         example.id: (lambda answer, word=example.answers[0]: float(first_yes_or_no(answer) == word))
         for example in heat.examples
@@ -224,8 +223,8 @@ def heats(args: argparse.Namespace) -> Iterator[Heat]:
         "counts": ask_counts,
     }
     yield from (ask_own(kind) for kind in OWN_KINDS if kind in args.kinds)
-    if "whole story" in args.kinds:
-        yield ask_whole_story()
+    if "yes or no" in args.kinds:
+        yield ask_yes_or_no()
     for tokens in args.tokens:
         yield from (makers[kind](args, tokens) for kind in makers if kind in args.kinds)
 
@@ -240,8 +239,10 @@ async def open_model(args: argparse.Namespace) -> AsyncIterator[tuple[Memo, Peer
     if args.dtype:
         settings = real_models.settings_of(Path(args.model), args.dtype)
     else:
-        settings = load_settings({"model": args.model, "base_url": args.base_url}).engine
-    others = Peers(Endpoint(args.base_url, args.model)) if args.base_url else None
+        key = os.environ.get("MEMAGENT_API_KEY") or None
+        settings = EngineSettings(model=args.model, base_url=args.base_url, api_key=key)
+    name = "memagent" if args.dtype else args.model  # `memagent serve` has this name for any model
+    others = Peers(Endpoint(args.base_url, name)) if args.base_url else None
     async with open_engine(settings) as engine:
         try:
             yield Memo(engine), others
@@ -357,8 +358,10 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     for model in dict.fromkeys(models):
         first, count = models.index(model), models.count(model)
         axes.axvline(first, color="white", lw=6)
-        above = {"xytext": (0, 34), "textcoords": "offset points", "ha": "center", "va": "bottom"}
-        axes.annotate(fill(model, 12 * count), (first + count / 2, 0), weight="bold", **above)
+        axes.annotate(
+            fill(model, 12 * count), (first + count / 2, 0), (0, 34),
+            textcoords="offset points", ha="center", va="bottom", weight="bold",
+        )  # fmt: skip
     axes.set_xticks([column + 0.5 for column in range(len(cells))], names)
     axes.set_yticks([line + 0.5 for line in range(len(readers))], readers)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
@@ -374,8 +377,8 @@ def main() -> None:
     reads.add_argument("--model", required=True, help="a GGUF, or the name of a model at --base-url")
     reads.add_argument(
         "--base-url",
-        help="an OpenAI-compatible endpoint, its key in MEMAGENT_API_KEY; with --dtype, one that serves the "
-        "same file to other people's readers",
+        help="an OpenAI-compatible endpoint, its key in MEMAGENT_API_KEY; with --dtype, `memagent "
+        "serve` with the same file, for other people's readers",
     )
     real_models.add_dtype(reads)
     real_models.add_sources(reads)
@@ -392,7 +395,7 @@ def main() -> None:
     if args.command == "read":
         args.kinds = args.kinds or [kind for kind in KINDS if args.musique or kind != "up to four hops"]
         if "up to four hops" in args.kinds and not args.musique:
-            parser.error("questions of up to four hops want --musique")
+            parser.error("questions of up to four hops need --musique")
         asyncio.run(read(args))
     else:
         rows = load_rows(args.rows)

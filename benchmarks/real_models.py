@@ -266,7 +266,7 @@ async def _finish(read: Read, seat: Seat) -> str:
 
 
 class Peers:
-    """Other people's readers of a file, behind llama.cpp's own server, or of an endpoint's model.
+    """Other people's readers, with an endpoint, or with a file that llama.cpp's own server runs.
 
     Each starts when first asked.
     """

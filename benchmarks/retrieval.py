@@ -228,7 +228,7 @@ async def answer_as_agent(engine: Engine, example: Example, model: str) -> Row:
     """Read with three tools, grep, BM25 and passages by number, and answer from what was read.
 
     The model has done so when it answers, or repeats a command, or after the last turn. Its answer there
-    counts if it declines, or has read nothing; else it is asked as the retrievers ask it.
+    counts if it declines, or has only ranked; else it is asked as the retrievers ask it.
     """
     passages = cut_passages(example.document)
     count = f"passages 1 to {len(passages)}"

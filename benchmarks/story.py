@@ -52,7 +52,7 @@ YES_OR_NO = {
     "Did Breckinridge raise the geese himself?": "no",
     "Did the thief swallow the stone himself?": "no",
 }
-"""What no single place says."""
+"""The answers say it in few words, the text in others."""
 
 
 def make_examples() -> list[Example]:

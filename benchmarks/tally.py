@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import sys
@@ -56,7 +57,7 @@ from memagent.reading.tally.answers import answer as count_answer
 from memagent.reading.tally.plan import Plan
 from memagent.reading.tally.rows import Row
 from memagent.reading.tally.values import NOTHING, fold
-from memagent.settings import ReadSettings, load_settings
+from memagent.settings import EngineSettings, ReadSettings
 from memagent.types import Completion, Engine, Message, Model, Sampling, Usage
 
 ONE_LOOK = "tally_plan, one look"
@@ -300,8 +301,8 @@ async def _open(
         async with real_models.opened(Path(options.model), None, options.window_tokens) as (engine, others):
             yield Recorded(engine, replies), others
     else:
-        flags = {"model": options.model, "base_url": options.base_url, "discover": False}
-        settings = load_settings(flags).engine
+        key = os.environ.get("MEMAGENT_API_KEY") or None
+        settings = EngineSettings(model=options.model, base_url=options.base_url, api_key=key, discover=False)
         async with open_engine(settings) as engine:
             yield Recorded(engine, replies), None
 
