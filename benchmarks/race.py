@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import re
 import sys
@@ -44,7 +43,7 @@ from real_models import Peers, Reader, Row, read_theirs
 from retrieval import RETRIEVERS, Memo, answer_as_agent
 from tally import is_exact
 
-from memagent import EngineSettings, open_engine
+from memagent import open_engine
 from memagent.documents.tokens import estimate_tokens
 from memagent.evaluation.statistics import confidence_interval
 from memagent.tasks.corpora import Corpus
@@ -189,7 +188,9 @@ def ask_counts(args: argparse.Namespace, tokens: int) -> Heat:
 def ask_yes_or_no() -> Heat:
     """Questions on the story, as many to be answered with yes as with no."""
     text = STORY.read_text("utf-8")
-    heat = hold("yes or no", 11_000, text, [(text, (word,)) for text, word in story.YES_OR_NO.items()])
+    heat = hold(
+        "yes or no", 11_000, text, [(question, (word,)) for question, word in story.YES_OR_NO.items()]
+    )
     scores = {
         example.id: (lambda answer, word=example.answers[0]: float(first_yes_or_no(answer) == word))
         for example in heat.examples
@@ -239,8 +240,7 @@ async def open_model(args: argparse.Namespace) -> AsyncIterator[tuple[Memo, Peer
     if args.dtype:
         settings = real_models.settings_of(Path(args.model), args.dtype)
     else:
-        key = os.environ.get("MEMAGENT_API_KEY") or None
-        settings = EngineSettings(model=args.model, base_url=args.base_url, api_key=key)
+        settings = real_models.settings_of_endpoint(args.model, args.base_url)
     name = "memagent" if args.dtype else args.model  # `memagent serve` has this name for any model
     others = Peers(Endpoint(args.base_url, name)) if args.base_url else None
     async with open_engine(settings) as engine:

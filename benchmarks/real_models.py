@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import secrets
 import sys
@@ -333,6 +334,11 @@ def settings_of(model: Path, dtype: str | None, window_tokens: int = WINDOW_TOKE
     """How a GGUF is run: by llama.cpp, or with a `dtype` by transformers."""
     settings = EngineSettings(model=str(model), window_tokens=window_tokens)
     return settings.replace(engine="transformers", dtype=dtype) if dtype else settings
+
+
+def settings_of_endpoint(model: str, base_url: str | None) -> EngineSettings:
+    """How a model's name is reached, with the key in MEMAGENT_API_KEY, if there is one."""
+    return EngineSettings(model=model, base_url=base_url, api_key=os.environ.get("MEMAGENT_API_KEY") or None)
 
 
 def name_of(model: Path | str, dtype: str | None) -> str:

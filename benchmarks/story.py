@@ -1,4 +1,4 @@
-"""Questions about the story in examples/; the twenty that one place answers as a file: story.py FILE."""
+"""Questions about the story in examples/; the twenty that are not yes or no, as a file: story.py FILE."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ YES_OR_NO = {
     "Did Breckinridge raise the geese himself?": "no",
     "Did the thief swallow the stone himself?": "no",
 }
-"""The answers say it in few words, the text in others."""
+"""Questions to be answered with yes or no, eight of each."""
 
 
 def make_examples() -> list[Example]:

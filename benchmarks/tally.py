@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import re
 import sys
@@ -57,7 +56,7 @@ from memagent.reading.tally.answers import answer as count_answer
 from memagent.reading.tally.plan import Plan
 from memagent.reading.tally.rows import Row
 from memagent.reading.tally.values import NOTHING, fold
-from memagent.settings import EngineSettings, ReadSettings
+from memagent.settings import ReadSettings
 from memagent.types import Completion, Engine, Message, Model, Sampling, Usage
 
 ONE_LOOK = "tally_plan, one look"
@@ -301,9 +300,8 @@ async def _open(
         async with real_models.opened(Path(options.model), None, options.window_tokens) as (engine, others):
             yield Recorded(engine, replies), others
     else:
-        key = os.environ.get("MEMAGENT_API_KEY") or None
-        settings = EngineSettings(model=options.model, base_url=options.base_url, api_key=key, discover=False)
-        async with open_engine(settings) as engine:
+        settings = real_models.settings_of_endpoint(options.model, options.base_url)
+        async with open_engine(settings.replace(discover=False)) as engine:
             yield Recorded(engine, replies), None
 
 
